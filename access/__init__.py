@@ -1,0 +1,95 @@
+"""Who may: callers known by keys, whose each thing is, and how much one caller may ask at once.
+
+`caller_of(runtime)` gives the dependency that says who is calling. A key is kept and compared as its SHA-256 only; the
+owner of what a caller stores is the key's name, or `name/user` where the key may act for the users it names.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from fastapi import Request
+from limits import RateLimitItem, parse
+from limits.storage import MemoryStorage
+from limits.strategies import SlidingWindowCounterRateLimiter
+from pydantic import BaseModel, Field
+
+from errors import ConfigError, InvalidRequest, MayNot, RateLimited, Unauthorized
+from runtime import Runtime
+
+from .keys import Key, Keys
+
+__all__ = ["AccessSettings", "Caller", "Key", "Keys", "caller_of", "require"]
+
+
+class AccessSettings(BaseModel):
+    """The section API of the settings: API_KEYS, API_KEYS_FILE, API_RATE, API_IN_FLIGHT."""
+
+    keys: str = ""  # name:key,name:key
+    keys_file: str = ""  # TOML; see keys.py
+    rate: str = ""  # such as 120/minute, for each owner and process
+    in_flight: int = Field(0, ge=0)  # turns at once for each owner and process; 0: no limit of its own
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who is calling: the key, and the owner of what is stored."""
+
+    key: Key
+    owner: str
+
+
+def caller_of(runtime: Runtime) -> Callable[[Request], Awaitable[str]] | None:
+    """The dependency that knows callers by their keys; None where no keys are set. Raises ConfigError."""
+    settings = runtime.settings.section("api", AccessSettings)
+    keys = Keys.read(settings.keys, settings.keys_file)
+    if keys is None:
+        return None
+    limit = rate_of(settings.rate)
+    limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+    runtime.turns.max_of_one_owner = settings.in_flight or None
+
+    async def caller(request: Request) -> str:
+        found = identify(keys, request)
+        if limit and not limiter.hit(limit, found.owner):
+            reset = limiter.get_window_stats(limit, found.owner).reset_time
+            raise RateLimited(retry_after_s=max(1.0, min(reset - time.time(), limit.get_expiry())))
+        request.state.caller = found
+        return found.owner
+
+    return caller
+
+
+def identify(keys: Keys, request: Request) -> Caller:
+    """The caller that a request's headers name. Raises Unauthorized, MayNot, InvalidRequest."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    key = keys.find(token.strip()) if scheme.lower() == "bearer" else None
+    if key is None:
+        raise Unauthorized
+    user = request.headers.get("x-user-id")
+    if user is None:
+        return Caller(key, key.name)
+    if "users" not in key.may:
+        raise MayNot(what="act for the user in X-User-Id")
+    # A key's name has no slash, so nobody can pass for the user of another key by a clever name.
+    owner = f"{key.name}/{user}"
+    if not user or len(owner) > 100 or user != user.strip() or not user.isprintable():
+        raise InvalidRequest(what="X-User-Id: a name that can be printed, without spaces at the ends, not too long")
+    return Caller(key, owner)
+
+
+def require(request: Request, right: str) -> None:
+    """Raise MayNot unless the caller's key may `edit`, see `statistics` … Without keys everybody may."""
+    caller: Caller | None = getattr(request.state, "caller", None)
+    if caller is not None and right not in caller.key.may:
+        raise MayNot(what=right)
+
+
+def rate_of(text: str) -> RateLimitItem | None:
+    """`120/minute` as a limit. Raises ConfigError."""
+    if not text:
+        return None
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"API_RATE is {text[:40]!r}; it should be a number and a time, such as 120/minute") from error

@@ -1,0 +1,39 @@
+"""What the application would be configured with: the environment, over `.env`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from dev.common import ROOT
+
+# The settings of the application, so that tests can run without any of them. Names that begin like these belong to a
+# capability, to the database or to the client of the model.
+SETTINGS = frozenset(
+    """
+    API_KEY BASE_URL DEFAULT_MODEL MAX_STEPS MAX_TOOL_CALLS TURN_TIMEOUT_S MODEL_TIMEOUT_S TOOL_TIMEOUT_S
+    MAX_IN_FLIGHT HISTORY_TURNS HISTORY_CHARS MAX_MESSAGE_CHARS MAX_ANSWER_CHARS SYSTEM_PROMPT SYSTEM_PROMPT_FILE
+    TOOLSETS CONVERSATION_BUSY TRACE_RETENTION_DAYS LOG_FORMAT
+    """.split()
+)
+PREFIXES = ("DB_", "API_", "OPENAI_", "RUNS_", "MCP_", "TEXT2SQL_", "ONTOLOGY_", "REVENUE_", "WORKBENCH_")
+
+
+def read() -> dict[str, str]:
+    """The environment with what `.env` adds to it. ENV_FILE names another file; empty, none is read."""
+    from dotenv import dotenv_values
+
+    name = os.environ.get("ENV_FILE", ".env")
+    from_file = dotenv_values(ROOT / name, interpolate=False) if name else {}
+    return {**{key: value for key, value in from_file.items() if value is not None}, **os.environ}
+
+
+def is_set(environ: Mapping[str, str], *names: str) -> bool:
+    """Whether one of them has a value; an empty one is as good as none."""
+    return any(environ.get(name, "").strip() for name in names)
+
+
+def for_tests() -> dict[str, str]:
+    """The environment without any setting of the application, and with `.env` switched off."""
+    kept = {key: value for key, value in os.environ.items() if key not in SETTINGS and not key.startswith(PREFIXES)}
+    return {**kept, "ENV_FILE": ""}

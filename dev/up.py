@@ -1,0 +1,227 @@
+"""`dev up`: a database, a model and the service, together until Ctrl-C, and none of them afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import FrameType
+from urllib.parse import urlsplit
+
+from dev import configuration, database, ports
+from dev.common import DevError
+from dev.processes import exit_status, start_child, stop_child
+
+READY_WITHIN_S = 60.0
+DEFAULTS = {"TOOLSETS": "calculator,clock", "TRACE_RETENTION_DAYS": "7"}
+DEMO = "demo"
+QUESTION = '{"conversation_id": "agent001", "message": "What is 12 * 8 / 4?"}'
+
+
+class Family:
+    """Our children and the signals that end them.
+
+    Before the service runs, a signal ends this program as an exception. Then the first one is passed to the service,
+    which finishes its turns; the second one kills every child.
+    """
+
+    def __init__(self) -> None:
+        self._children: list[subprocess.Popen[str]] = []
+        self._service: subprocess.Popen[str] | None = None
+        self._received: list[int] = []
+        self._serving = False
+
+    def listen(self) -> None:
+        """Take over the signals that ask a program to end: Ctrl-C, kill, a terminal that is closed."""
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            if number := getattr(signal, name, None):
+                signal.signal(number, self._on_signal)
+
+    def start(self, command: list[str], environ: Mapping[str, str], *, read_output: bool) -> subprocess.Popen[str]:
+        """Start a child that is killed with all others by a second signal."""
+        child = start_child(command, environ, read_output=read_output)
+        self._children.append(child)
+        return child
+
+    def start_service(self, command: list[str], environ: Mapping[str, str]) -> subprocess.Popen[str]:
+        """Start the child that signals are meant for from now on."""
+        self._serving = True
+        self._service = self.start(command, environ, read_output=False)
+        for number in self._received:  # came in while it was being started
+            self._pass_on(number)
+        return self._service
+
+    def first_signal(self) -> int | None:
+        """The signal that began to end this program, if one did."""
+        return self._received[0] if self._received else None
+
+    def no_more_exceptions(self) -> None:
+        """Signals must not break off the cleaning up that begins now."""
+        self._serving = True
+
+    def close(self) -> None:
+        """Stop whoever still runs."""
+        for child in self._children:
+            stop_child(child)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._received.append(number)
+        if len(self._received) > 1:
+            for child in self._children:
+                child.kill()
+        elif self._serving:
+            self._pass_on(number)
+        else:
+            raise SystemExit(128 + number)
+
+    def _pass_on(self, number: int) -> None:
+        # On Windows the console has told the service of Ctrl-C already, and there are no other signals to send.
+        if self._service is not None and os.name == "posix":
+            self._service.send_signal(number)
+
+
+def refuse_busy_port(host: str, port: int) -> None:
+    """Raise DevError when the service could not listen there."""
+    if port and not ports.can_listen(host, port):
+        raise DevError(f"port {port} is in use on {host}: choose another with --port, or end the program that has it")
+
+
+def main(host: str, port: int) -> int:
+    """Serve. The exit status is the service's own."""
+    refuse_busy_port(host, port)
+    port = port or ports.any_port(host)
+    environ = {**DEFAULTS, **configuration.read()}
+    family = Family()
+    family.listen()
+    with ExitStack() as stack:
+        stack.callback(family.close)
+        try:
+            return serve(host, port, environ, family, stack)
+        finally:
+            family.no_more_exceptions()
+
+
+def serve(host: str, port: int, environ: dict[str, str], family: Family, stack: ExitStack) -> int:
+    """Start all of it, and wait for the service to end."""
+    # The model comes up while we see to the database.
+    demo = None if configuration.is_set(environ, "BASE_URL", "API_KEY") else start_demo_model(family, environ)
+    chosen = database.choose(environ, stack)
+    environ.update(chosen.settings)
+    if demo is not None:
+        environ.update(BASE_URL=demo_model_url(demo), API_KEY=DEMO, DEFAULT_MODEL=DEMO)
+    database.apply_schema(environ, chosen.label)
+    stack.callback(family.close)  # the service ends before its database
+    service = family.start_service(service_command(host, port), environ)
+    if not wait_until_ready(service, host, port) and (number := family.first_signal()):
+        return 128 + number  # told to stop while it was still being loaded, a program ends in any odd way
+    if service.poll() is None:
+        print(report(host, port, chosen.label, model_label(environ, demo is not None)), flush=True)
+    return exit_status(service.wait())
+
+
+def service_command(host: str, port: int) -> list[str]:
+    """How the service is run; the same works by hand."""
+    return [sys.executable, "-m", "uvicorn", "main:app", "--host", host, "--port", str(port), "--no-access-log"]
+
+
+def start_demo_model(family: Family, environ: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start the model that needs no key; `demo_model_url` waits for it."""
+    command = [sys.executable, "-m", "dev.demo_model", "--port", "0", "--parent", str(os.getpid())]
+    return family.start(command, environ, read_output=True)
+
+
+def demo_model_url(demo: subprocess.Popen[str]) -> str:
+    """Where the demo model serves, from the line that it prints when it does."""
+    lines: queue.Queue[str] = queue.Queue()
+
+    def read() -> None:  # to the end, so that the demo model can never be held up by a full pipe
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            lines.put(line)
+        lines.put("")
+
+    threading.Thread(target=read, daemon=True, name="demo-model-output").start()
+    try:
+        word, _, url = lines.get(timeout=READY_WITHIN_S).strip().partition(" ")
+    except queue.Empty:
+        raise DevError("the demo model does not start") from None
+    if word != "ready":
+        raise DevError("the demo model ended at once; what it says stands above")
+    return url
+
+
+def wait_until_ready(service: subprocess.Popen[str], host: str, port: int) -> bool:
+    """Wait until the service answers; False when it ends first, having said why. Raises DevError."""
+    deadline = time.monotonic() + READY_WITHIN_S
+    while service.poll() is None:
+        if answers(reachable(host), port):
+            return True
+        if time.monotonic() > deadline:
+            raise DevError(f"the service does not answer on http://{in_url(reachable(host))}:{port}/healthz")
+        time.sleep(0.02)
+    return False
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether /healthz answers there, whatever it says."""
+    connection = http.client.HTTPConnection(host, port, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def reachable(host: str) -> str:
+    """An address under which a server on `host` answers this machine: 0.0.0.0 and :: mean all of them."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
+def in_url(host: str) -> str:
+    """An address as a URL writes it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine gets there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def model_label(environ: Mapping[str, str], demo: bool) -> str:
+    """Which model answers, for people; without the key."""
+    if demo:
+        return f"{DEMO}: small and deterministic, no real model (set BASE_URL, API_KEY and DEFAULT_MODEL for one)"
+    url = urlsplit(environ.get("BASE_URL", ""))
+    where = f" at {url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}" if url.netloc else ""
+    return f"{environ.get('DEFAULT_MODEL') or 'no DEFAULT_MODEL set'}{where}, as configured"
+
+
+def report(host: str, port: int, database_label: str, model: str) -> str:
+    """What was used and what to try."""
+    url = f"http://{in_url(reachable(host))}:{port}"
+    lines = [
+        f"Turnkeeper serves {url}",
+        f"  database  {database_label}",
+        f"  model     {model}",
+        "  log       below, on this terminal (LOG_FORMAT=json or classroom for other forms)",
+        f"  docs      {url}/docs",
+        f"  try       curl -s {url}/chat -H 'Content-Type: application/json' -d '{QUESTION}'",
+        "Ctrl-C stops all of it.",
+    ]
+    if not is_loopback(host):
+        lines.insert(1, f"  note      it listens on {host}, but without keys only callers on this machine are served")
+    return "\n".join(lines)

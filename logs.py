@@ -1,0 +1,75 @@
+"""What is written to the log, and how: LOG_FORMAT text, json, or classroom (the step log of the course).
+
+A line of the log is one line, whatever a message holds. Prompts, answers, arguments and keys are not logged; the
+classroom's step log shows contents, because that is what it is for.
+"""
+
+import json
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any
+
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="-")  # of the request that is being answered
+RUN_ID: ContextVar[str] = ContextVar("run_id", default="-")  # of the run that answers it
+ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}
+
+
+TEXT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s %(run_id)s]: %(message)s"
+
+
+class OneLine(logging.Formatter):
+    """Plain text; control characters of a message are escaped, so that nothing from outside can forge a line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = record.message.translate(ESCAPES)
+        record.request_id, record.run_id = REQUEST_ID.get(), RUN_ID.get()
+        return super().formatMessage(record)
+
+
+class JsonLine(logging.Formatter):
+    """One JSON object a line: time, level, logger, the ids at work, message, and the stack of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "request_id": REQUEST_ID.get(),
+            "run_id": RUN_ID.get(),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logging(log_format: str) -> None:
+    """Set up the process's log on standard error. Leaves it alone where somebody has done so already."""
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler = logging.StreamHandler()
+    formatter = JsonLine() if log_format == "json" else OneLine(TEXT)
+    handler.setFormatter(formatter)
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    for chatty in ("httpx2", "httpcore2", "openai", "aiohttp", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def print_step(event: dict[str, Any]) -> None:
+    """The course's step log: what the model said, chose and was given, step by step."""
+    details = event["details"]
+    if event["type"] == "model_request":
+        lines = [f"当前Step: {event['step']}"]
+    elif event["type"] == "model_response":
+        lines = [f"模型 content: {details['text']}", f"模型 tool_calls: {details['tool_calls'] or None}"]
+    elif event["type"] == "tool_call":
+        lines = [f"模型选择工具: {details['tool']}", f"模型生成参数: {details['arguments']}"]
+    elif event["type"] == "tool_result":
+        lines = [f"工具执行结果: {details['text']}"]
+    else:
+        return
+    print("\n".join(lines), file=sys.stdout, flush=True)

@@ -1,0 +1,232 @@
+"""The edge of HTTP: errors as problem details, bodies that are bounded, callers that are served, opaque cursors.
+
+All of it works from within the routes, so that they behave the same in whatever application they are.
+"""
+
+import asyncio
+import base64
+import contextlib
+import ipaddress
+import logging
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import Scope
+
+from errors import BodyTooLarge, ChatError, Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthorized
+from logs import REQUEST_ID
+
+log = logging.getLogger(__name__)
+BODY_TIMEOUT_S = 30.0  # a body that drips longer than this is refused
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). code: for programs; detail: for people, in Chinese where Accept-Language asks for it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    run_id: str | None = None
+    errors: list[dict[str, str]] | None = None
+
+
+def problems(*kinds: type[ChatError]) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route, for the OpenAPI document."""
+    found: dict[int | str, dict[str, Any]] = {}
+    everything: list[type[ChatError]] = [InvalidRequest, Unauthorized, Forbidden, *kinds, ChatError]
+    for kind in everything:
+        text = f"`{kind.code}`: {(kind.__doc__ or '').splitlines()[0]}"
+        entry: dict[str, Any] = found.setdefault(
+            kind.status, {"content": {"application/problem+json": {"schema": Problem.model_json_schema()}}}
+        )
+        entry["description"] = f"{entry['description']} {text}" if "description" in entry else text
+    return found
+
+
+def language_of(request: Request) -> str:
+    """`zh` where the caller prefers Chinese to English, else `en`."""
+    best, best_weight = "en", 0.0
+    for part in request.headers.get("accept-language", "").split(","):
+        tag, _, weight = part.strip().lower().partition(";q=")
+        value = float(weight) if re.fullmatch(r"\d(\.\d{1,3})?", weight) else 1.0
+        if tag[:2] in ("zh", "en") and value > best_weight:
+            best, best_weight = tag[:2], value
+    return best
+
+
+def problem_answer(request: Request, error: ChatError) -> Response:
+    """The answer that tells a caller of an error."""
+    headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    body = error.problem(language_of(request))
+    return JSONResponse(body, error.status, headers, media_type="application/problem+json")
+
+
+def as_chat_error(error: Exception, method: str) -> ChatError:
+    """The error that a caller is told of instead of what was raised. Our own defects are logged here."""
+    if isinstance(error, ChatError):
+        return error
+    if isinstance(error, RequestValidationError):
+        faults = [
+            {"field": ".".join(str(part) for part in fault["loc"][1:])[:100] or "body", "detail": fault_text(fault)}
+            for fault in error.errors()[:10]
+        ]
+        return InvalidRequest(
+            what="; ".join(f"{fault['field']}: {fault['detail']}" for fault in faults)[:500], errors=faults
+        )
+    if isinstance(error, HTTPException):
+        if isinstance(error.__cause__, ChatError):  # ours, raised while the body was read
+            return error.__cause__
+        if error.status_code == 404:
+            return NotFound(what="path")
+        if error.status_code == 405:
+            return MethodNotAllowed(method=method)
+        return InvalidRequest(what="the body is not JSON that can be read")
+    log.error("a request failed", exc_info=error)
+    return ChatError()
+
+
+def fault_text(fault: dict[str, Any]) -> str:
+    """What is wrong with a field, without repeating what was sent."""
+    if fault["type"] == "extra_forbidden":
+        return "it is named message" if fault["loc"][-1] == "question" else "there is no such field"
+    if fault["type"] == "json_invalid":
+        return "this is not valid JSON"
+    if fault["type"] in ("model_attributes_type", "dict_type"):
+        return "a JSON object is expected, with content type application/json"
+    return str(fault["msg"]).removeprefix("Value error, ").replace("Input should", "it should").lower()
+
+
+class BoundedRequest(Request):
+    """A request whose body is refused as soon as it is larger than any real one, while it still arrives."""
+
+    limit: int
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            if int(self.headers.get("content-length") or 0) > self.limit:
+                raise BodyTooLarge(limit=self.limit)
+            try:
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    self._body = await self._arriving()
+            except TimeoutError:
+                raise InvalidRequest(what=f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
+        return self._body
+
+    async def _arriving(self) -> bytes:
+        pieces, size = [], 0
+        async for piece in self.stream():
+            size += len(piece)
+            if size > self.limit:
+                raise BodyTooLarge(limit=self.limit)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def problem_route(body_limit: int) -> type[APIRoute]:
+    """A route class whose errors become problem details, in whatever application the route is."""
+
+    class ProblemRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Any]:
+            handler = super().get_route_handler()
+
+            async def handle(request: Request) -> Response:
+                bounded = BoundedRequest(request.scope, request.receive)
+                bounded.limit = body_limit
+                given = request.headers.get("x-request-id", "")
+                REQUEST_ID.set(given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex)
+                try:
+                    answer: Response = await handler(bounded)
+                except Exception as error:
+                    answer = problem_answer(request, as_chat_error(error, request.method))
+                answer.headers["X-Request-Id"] = REQUEST_ID.get()
+                answer.headers["X-Content-Type-Options"] = "nosniff"
+                answer.headers.setdefault("Cache-Control", "no-store")
+                return answer
+
+            return handle
+
+        def matches(self, scope: Scope) -> tuple[Match, Scope]:
+            """An encoded slash is a character of an id, not a border of the path."""
+            raw = scope.get("raw_path") or b""
+            if b"%2f" not in raw.lower():
+                return super().matches(scope)
+            # A lone surrogate stands for it while the path is taken apart: no decoded path can hold one.
+            parts = raw.decode("ascii", "replace").partition("?")[0].split("/")
+            path = "/".join(unquote(part).replace("/", "\udc2f") for part in parts)
+            match, found = super().matches({**scope, "path": path})
+            if "path_params" in found:
+                found["path_params"] = {
+                    name: value.replace("\udc2f", "/") if isinstance(value, str) else value
+                    for name, value in found["path_params"].items()
+                }
+            return match, found
+
+    return ProblemRoute
+
+
+# ---------------------------------------------------------------------------------------- who is served
+
+PROXIED = {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"}
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a host name or address is this machine's own."""
+    try:
+        address = ipaddress.ip_address(host or "")
+    except ValueError:
+        return (host or "").lower() == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+async def local_caller(request: Request) -> str:
+    """The owner of what a caller stores where there are no keys: `''`, for callers on this machine only.
+
+    The Host, and the Origin if one is sent, have to be loopback too: a web page elsewhere that reaches us through a
+    browser, by a foreign origin or a rebound name, has others. What comes through a proxy comes from somewhere else.
+    """
+    client = request.client.host if request.client else None
+    host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    origin = request.headers.get("origin")
+    if not is_loopback(client) or not is_loopback(host) or (origin and not is_loopback(urlsplit(origin).hostname)):
+        raise Forbidden
+    if any(name in PROXIED for name, _ in request.headers.raw):
+        raise Forbidden
+    return ""
+
+
+# ---------------------------------------------------------------------------------------- pages
+
+
+def cursor_of(kind: str, mark: int | None) -> str | None:
+    """An opaque name for the place after which the next page begins."""
+    return base64.urlsafe_b64encode(f"{kind}{mark}".encode()).decode().rstrip("=") if mark is not None else None
+
+
+def mark_of(kind: str, cursor: str | None) -> int | None:
+    """The place that a cursor names. Raises InvalidRequest for one that is not ours."""
+    if cursor is None:
+        return None
+    with contextlib.suppress(ValueError):
+        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
+        if re.fullmatch(rf"{kind}\d{{1,18}}", text):
+            return int(text[len(kind) :])
+    raise InvalidRequest(what="after: it should be the `next` of the page before")
+
+
+def page_of(kind: str, rows: list[dict[str, Any]], mark: int | None) -> dict[str, Any]:
+    """A page of a list; mark: where the next one begins, None at the end."""
+    return {"data": rows, "has_more": mark is not None, "next": cursor_of(kind, mark)}
