@@ -5,8 +5,9 @@ event by event to whoever listens.
 """
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from errors import ChatError
@@ -31,6 +32,7 @@ class RunResult:
     run: Run
     budget: Budget
     notice: str | None = None
+    handed_back: tuple[ToolCall, ...] = ()  # calls of the caller's own tools; stop_reason is `tool_calls`
 
     @property
     def usage(self) -> Usage:
@@ -40,45 +42,42 @@ class RunResult:
 
 async def run_agent(
     history: Sequence[HistoryMessage],
-    question: str,
+    question: str | None,
     model: Model,
     tools: ToolRegistry,
     budget: Budget,
     *,
     system: str = "",
+    callers_tools: Sequence[dict[str, Any]] = (),
     run: Run | None = None,
     context: RunContext | None = None,
-    model_name: str | None = None,
-    on_text: Callable[[str, int], None] | None = None,
 ) -> RunResult:
     """Answer `question`, calling tools as the model asks, within `budget`. Stores nothing, changes no argument.
 
-    on_text: called with each piece of text and its step; the text of a step that ends in tool calls is not the answer.
+    question: None where the history ends with it already. callers_tools: descriptions of tools that are not ours to
+    carry out; a reply that asks for one ends the run, and its calls of them are handed back.
     Raises ChatError when the model cannot be asked.
     """
     run = run or Run()
     context = context or RunContext(run_id=run.id, budget=budget)
     transcript = opening(system, history, question)
-    run.note(
-        "run_started", 0, question=question, model=model_name or model.settings.default_model, history=len(history)
-    )
+    run.model = run.model or model.settings.default_model
+    here = context.conversation_id or None
+    run.note("run_started", 0, conversation_id=here, question=question, model=run.model, history=len(history))
+    offered = [*tools.schemas(), *callers_tools] if budget.max_tool_calls else [*callers_tools]
+    not_ours = {tool["function"]["name"] for tool in callers_tools}
     emptied = False
 
     while budget.steps < budget.max_steps:
+        if run.cancelled or not budget.time_left_s():
+            return stop(run, budget, "cancelled" if run.cancelled else "timeout")
         budget.steps += 1
         try:
-            reply = await ask(model, transcript, tools, budget, run, model_name, on_text)
+            reply = await ask(model, transcript, offered, budget, run)
         except OutOfTime:
             return stop(run, budget, "timeout")
-        except ChatError as error:
-            if isinstance(error, ContextTooLong) and shorten(transcript, run, budget):
-                budget.steps -= 1  # the same step again
-                continue
-            stop(run, budget, "error")
-            raise
-
-        if reply.finish_reason in ("length", "content_filter"):  # cut: neither its text nor its calls can be used
-            return stop(run, budget, reply.finish_reason)
+        if run.cancelled or reply.finish_reason in ("length", "content_filter"):  # unwanted, or cut: none of it is used
+            return stop(run, budget, "cancelled" if run.cancelled else str(reply.finish_reason))
         if reply.is_empty:
             if emptied or budget.steps == budget.max_steps:
                 return stop(run, budget, "empty_answer")
@@ -86,6 +85,8 @@ async def run_agent(
             continue
         if not reply.tool_calls:  # the model answered
             return stop(run, budget, "completed", reply.text)
+        if theirs := tuple(call for call in reply.tool_calls if call.name in not_ours):
+            return replace(stop(run, budget, "tool_calls"), answer=reply.text, handed_back=theirs)
         if budget.steps == budget.max_steps:  # nobody would read the results
             break
 
@@ -94,40 +95,38 @@ async def run_agent(
         ended = await carry_out(reply.tool_calls, tools, context, transcript, run)
         if ended:
             return stop(run, budget, ended.reason, ended=ended)
-        if not budget.time_left_s():
-            return stop(run, budget, "timeout")
 
     return stop(run, budget, "max_steps")
 
 
-def opening(system: str, history: Sequence[HistoryMessage], question: str) -> list[dict[str, Any]]:
+def opening(system: str, history: Sequence[HistoryMessage], question: str | None) -> list[dict[str, Any]]:
     """The transcript that a run begins with: system, what was said before, the question."""
     before = [{"role": "system", "content": system}] if system else []
-    return [*before, *(message.as_dict() for message in history), {"role": "user", "content": question}]
+    asked = [{"role": "user", "content": question}] if question is not None else []
+    return [*before, *(message.as_dict() for message in history), *asked]
 
 
 async def ask(
-    model: Model,
-    transcript: list[dict[str, Any]],
-    tools: ToolRegistry,
-    budget: Budget,
-    run: Run,
-    name: str | None,
-    on_text: Callable[[str, int], None] | None,
+    model: Model, transcript: list[dict[str, Any]], offered: list[dict[str, Any]], budget: Budget, run: Run
 ) -> Reply:
-    """One reply of the model, or its error, with their events."""
+    """One reply of the model, or its error, with their events. A transcript that is too long is shortened, once."""
     step, started = budget.steps, time.perf_counter()
     run.note("model_request", step, messages=len(transcript))
     run.rounds += 1
-    heard = (lambda piece: on_text(piece, step)) if on_text else None
-    offered = tools.schemas() if budget.max_tool_calls else []
+    heard = partial(run.on_text, step) if run.on_text else None
     try:
-        reply = await model.complete(transcript, offered, time_left_s=budget.time_left_s, name=name, on_text=heard)
+        reply = await model.complete(
+            transcript, offered, time_left_s=budget.time_left_s, name=run.model or None, on_text=heard
+        )
     except (ChatError, OutOfTime) as error:
         duration_ms = (time.perf_counter() - started) * 1000
         run.model_ms += duration_ms
         code = error.code if isinstance(error, ChatError) else "timeout"
         run.note("model_error", step, code=code, duration_ms=round(duration_ms, 3), usage=None)
+        if isinstance(error, ContextTooLong) and shorten(transcript, run, budget):
+            return await ask(model, transcript, offered, budget, run)
+        if isinstance(error, ChatError):
+            stop(run, budget, "error")
         raise
     run.model_ms += reply.duration_ms
     run.usages.append(reply.usage)
@@ -176,10 +175,10 @@ def call_details(call: ToolCall) -> dict[str, Any]:
 def shorten(transcript: list[dict[str, Any]], run: Run, budget: Budget) -> bool:
     """Drop the older half of the history, whole turns, because the model takes no more. Once; False if that is over."""
     first = 1 if transcript[0]["role"] == "system" else 0
-    question = max(at for at, message in enumerate(transcript) if message["role"] == "user")
-    turns = (question - first) // 2
-    if run.notice or not turns:
-        return False
+    question = max((at for at, message in enumerate(transcript) if message["role"] == "user"), default=0)
+    turns, odd = divmod(question - first, 2)
+    if run.notice or turns < 1 or odd or any("tool_calls" in message for message in transcript[first:question]):
+        return False  # not the plain turns that we store: its pairs are not ours to part
     dropped = turns - turns // 2
     del transcript[first : first + 2 * dropped]
     run.notice = f"The model takes no longer conversation: the oldest {dropped} of {turns} turns were left out."

@@ -43,28 +43,28 @@ class Settings(BaseModel):
 
     # The database.
     db_host: str = "127.0.0.1"
-    db_port: int = Field(3306, ge=1, le=65535)
+    db_port: int = Field(default=3306, ge=1, le=65535)
     db_socket: str = ""  # a unix socket, instead of host and port
     db_user: str = "root"
     db_password: SecretStr = SecretStr("")
-    db_name: str = Field("agent_demo", min_length=1, max_length=64)
+    db_name: str = Field(default="agent_demo", min_length=1, max_length=64)
     db_ssl_ca: str = ""  # a PEM file: the server's certificate is checked against it, and TLS required
-    db_pool_size: int = Field(10, ge=1, le=1000)
+    db_pool_size: int = Field(default=10, ge=1, le=1000)
 
     # What one turn may spend; see DESIGN "The loop". Times in seconds.
-    max_steps: int = Field(10, ge=1, le=1000)
-    max_tool_calls: int = Field(30, ge=0, le=10_000)
-    turn_timeout_s: float = Field(300, gt=0, le=86_400)
-    model_timeout_s: float = Field(60, gt=0, le=86_400)
-    tool_timeout_s: float = Field(30, gt=0, le=86_400)
-    max_in_flight: int = Field(1000, ge=1, le=100_000)
+    max_steps: int = Field(default=10, ge=1, le=1000)
+    max_tool_calls: int = Field(default=30, ge=0, le=10_000)
+    turn_timeout_s: float = Field(default=300, gt=0, le=86_400)
+    model_timeout_s: float = Field(default=60, gt=0, le=86_400)
+    tool_timeout_s: float = Field(default=30, gt=0, le=86_400)
+    max_in_flight: int = Field(default=1000, ge=1, le=100_000)
     conversation_busy: Literal["wait", "reject"] = "wait"
 
     # What the model is given and what is kept. Sizes in characters.
-    history_turns: int = Field(20, ge=0, le=1000)
-    history_chars: int = Field(60_000, ge=100, le=10_000_000)
-    max_message_chars: int = Field(32_000, ge=1, le=1_000_000)
-    max_answer_chars: int = Field(200_000, ge=1, le=4_000_000)
+    history_turns: int = Field(default=20, ge=0, le=1000)
+    history_chars: int = Field(default=60_000, ge=100, le=10_000_000)
+    max_message_chars: int = Field(default=32_000, ge=1, le=1_000_000)
+    max_answer_chars: int = Field(default=200_000, ge=1, le=4_000_000)
     system_prompt: str = DEFAULT_PROMPT
     system_prompt_file: str = ""
 

@@ -90,6 +90,8 @@ class Database:
         self.settings = settings
         self.size = settings.db_pool_size
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="database")
+        self.waiting = self.busy = 0  # how much work waits for a thread, and how many threads are at work
+        self._counting = threading.Lock()
         self._mine = threading.local()
         self._open: set[Connection] = set()
         self._tls = self._tls_context()
@@ -102,14 +104,24 @@ class Database:
         Cancelling the caller does not stop the thread: what must not be lost is awaited to its end.
         """
         given_up_at = time.monotonic() + MAX_QUEUE_S
+        self._count(waiting=1)
 
         def work() -> T:
-            if time.monotonic() > given_up_at:
-                log.error("the database is too slow: no thread was free for %d s", MAX_QUEUE_S)
-                raise StoreUnavailable
-            return self.call(function, *args, **kwargs)
+            self._count(waiting=-1, busy=1)
+            try:
+                if time.monotonic() > given_up_at:
+                    log.error("the database is too slow: no thread was free for %d s", MAX_QUEUE_S)
+                    raise StoreUnavailable
+                return self.call(function, *args, **kwargs)
+            finally:
+                self._count(busy=-1)
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def _count(self, waiting: int = 0, busy: int = 0) -> None:
+        with self._counting:
+            self.waiting += waiting
+            self.busy += busy
 
     def call(self, function: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same in the calling thread, for programs without an event loop."""
@@ -120,8 +132,9 @@ class Database:
             raise StoreUnavailable from error
 
     def close(self) -> None:
-        """Let what is under way end, then close every connection."""
+        """Let what is under way end, then close every connection. Used again, it opens new ones."""
         self._threads.shutdown(wait=True)
+        self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="database")
         while self._open:
             self._discard(self._open.pop())
 

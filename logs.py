@@ -11,12 +11,19 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from opentelemetry import trace
+
 REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="-")  # of the request that is being answered
 RUN_ID: ContextVar[str] = ContextVar("run_id", default="-")  # of the run that answers it
 ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}
 
+TEXT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s %(run_id)s%(trace)s]: %(message)s"
 
-TEXT = "%(asctime)s %(levelname)s %(name)s [%(request_id)s %(run_id)s]: %(message)s"
+
+def trace_id() -> str | None:
+    """The trace that this is part of, where OpenTelemetry is set up."""
+    context = trace.get_current_span().get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 class OneLine(logging.Formatter):
@@ -25,6 +32,7 @@ class OneLine(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = record.message.translate(ESCAPES)
         record.request_id, record.run_id = REQUEST_ID.get(), RUN_ID.get()
+        record.trace = f" {found}" if (found := trace_id()) else ""
         return super().formatMessage(record)
 
 
@@ -38,6 +46,7 @@ class JsonLine(logging.Formatter):
             "logger": record.name,
             "request_id": REQUEST_ID.get(),
             "run_id": RUN_ID.get(),
+            "trace_id": trace_id(),
             "message": record.getMessage(),
         }
         if record.exc_info:
@@ -55,7 +64,7 @@ def configure_logging(log_format: str) -> None:
     handler.setFormatter(formatter)
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    for chatty in ("httpx2", "httpcore2", "openai", "aiohttp", "asyncio"):
+    for chatty in ("httpx2", "httpcore2", "openai", "aiohttp", "asyncio", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

@@ -8,24 +8,27 @@ import asyncio
 import contextlib
 import gc
 import logging
+import re
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from enum import Enum
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 
+import mcp_bridge
+import openai_api
+import runs
 from access import caller_of
 from config import Settings
 from errors import (
     BodyTooLarge,
     ConfigError,
     IdempotencyMismatch,
-    InvalidRequest,
     ModelError,
     ModelNotFound,
     ModelRateLimited,
@@ -44,6 +47,7 @@ from logs import configure_logging, print_step
 from memory import delete_conversation, get_conversation, list_conversations, list_messages, rename_conversation
 from problems import (
     as_chat_error,
+    check_length,
     language_of,
     local_caller,
     mark_of,
@@ -52,7 +56,8 @@ from problems import (
     problem_route,
     problems,
 )
-from runtime import Register, Runtime
+from runs.command import command
+from runtime import Caller, Register, Runtime
 from shapes import (
     ChatReply,
     ChatRequest,
@@ -62,23 +67,20 @@ from shapes import (
     Page,
     StoredMessage,
 )
-from stream import begin_telling
+from stream import EVENT_HEADERS, EVENTS, EventStream, begin_telling
 from turn import Question, Replayed, Turn
 
 log = logging.getLogger(__name__)
 
-CAPABILITIES: dict[str, Register] = {}  # toolsets that are folders of their own, by name
-
-
-class EventStream(StreamingResponse):
-    """An answer that is told as it happens."""
-
-    media_type = "text/event-stream"
+CAPABILITIES: dict[str, Register] = {  # toolsets in folders of their own, by name
+    "recall": runs.register_recall,
+    "mcp": mcp_bridge.register_servers,
+}
 
 
 # ---------------------------------------------------------------------------------------- routes
 
-Caller = Callable[..., str | Awaitable[str]]
+
 Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
 IdempotencyKey = Annotated[
     str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[!-~]+$")
@@ -110,9 +112,10 @@ def chat_router(runtime: Runtime, caller: Caller = local_caller, close_with_app:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
-        keeping = asyncio.create_task(runtime.keep_house())
+        tasks = [asyncio.create_task(work()) for work in (runtime.keep_house, *runtime.in_background)]
         yield
-        keeping.cancel()
+        for task in tasks:
+            task.cancel()
         if close_with_app:
             await runtime.close()
 
@@ -122,14 +125,25 @@ def chat_router(runtime: Runtime, caller: Caller = local_caller, close_with_app:
         route_class=problem_route(body_limit),
         lifespan=lifespan,
         strict_content_type=False,
-        generate_unique_id_function=lambda route: route.name,
+        generate_unique_id_function=operation_ids(),
     )
     add_chat(router, runtime, caller)
     add_conversations(router, runtime, caller)
     add_operation(router, runtime, caller)
-    for more in runtime.routers:
-        router.include_router(more)
+    for add_more in runtime.routers:
+        add_more(router, caller)
     return router
+
+
+def operation_ids() -> Callable[[APIRoute], str]:
+    """Names the operations of one router: `chat`, below a prefix `assistant_chat`, so that a host may have two."""
+    own_paths: dict[str, str] = {}  # as they are without a prefix: a route is named first when it is made
+
+    def name(route: APIRoute) -> str:
+        prefix = route.path_format.removesuffix(own_paths.setdefault(route.name, route.path_format))
+        return "_".join([*re.findall(r"\w+", prefix), route.name])
+
+    return name
 
 
 def add_chat(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
@@ -139,9 +153,7 @@ def add_chat(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
 
     def question_of(body: ChatRequest, owner: str, key: str | None) -> Question:
         """What the caller asks. Raises InvalidRequest for a message longer than this service takes."""
-        if len(body.message) > longest:
-            detail = f"it has {len(body.message)} characters; at most {longest} are taken"
-            raise InvalidRequest(what=f"message: {detail}", errors=[{"field": "message", "detail": detail}])
+        check_length("message", body.message, longest)
         same = fingerprint_of(body.model_dump()) if key else ""
         return Question(owner=owner, key=key, fingerprint=same, **body.model_dump(exclude={"include_trace"}))
 
@@ -162,7 +174,7 @@ def add_chat(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
         headers = REPLAYED if isinstance(turn, Replayed) else None
         return Response(turn.body, headers=headers, media_type="application/json")
 
-    @router.post("/chat/stream", tags=["chat"], response_class=EventStream, responses=TURN_ERRORS)
+    @router.post("/chat/stream", tags=["chat"], response_class=Response, responses=TURN_ERRORS | EVENTS)
     async def chat_stream(body: ChatRequest, request: Request, owner: Owner, key: IdempotencyKey = None) -> EventStream:
         """Answer one message, told as it happens.
 
@@ -178,9 +190,7 @@ def add_chat(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
 
         question, body_of = question_of(body, owner, key), text_in(language, body.include_trace)
         events, replayed = await begin_telling(turns, question, body_of, problem)
-        # Nothing between us and the caller may keep the events back.
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        return EventStream(events, headers=headers | (REPLAYED if replayed else {}))
+        return EventStream(events, headers=EVENT_HEADERS | (REPLAYED if replayed else {}))
 
 
 def text_in(language: str, with_trace: bool) -> Callable[[Turn], str]:
@@ -253,11 +263,20 @@ def add_operation(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
 # ---------------------------------------------------------------------------------------- the application
 
 
+def build_runtime(settings: Settings) -> Runtime:
+    """What an application stands on, with everything that comes along. Opens nothing. Raises ConfigError."""
+    runtime = Runtime(settings, CAPABILITIES)
+    runs.register(runtime)
+    openai_api.register(runtime)
+    mcp_bridge.register(runtime)
+    return runtime
+
+
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The service by itself. settings: by default those of the environment. Raises ConfigError."""
     settings = settings or Settings.from_env()
     configure_logging(settings.log_format)
-    runtime = Runtime(settings, CAPABILITIES)
+    runtime = build_runtime(settings)
     if settings.log_format == "classroom":
         runtime.turns.listeners.append(print_step)
 
@@ -275,7 +294,9 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         version="0.1.0",
         redoc_url=None,
         lifespan=lifespan,
+        telemetry=runs.http_telemetry(),
     )
+    runs.hide_paths(app, settings)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=settings.cors_origins, allow_methods=["*"], allow_headers=["*"]
@@ -301,3 +322,7 @@ def __getattr__(name: str) -> Any:
     except ConfigError as error:
         sys.exit(f"Turnkeeper cannot start: {error}")
     return app
+
+
+if __name__ == "__main__":
+    sys.exit(command(sys.argv[1:], build_runtime))

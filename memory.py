@@ -132,6 +132,8 @@ INSERT_CONVERSATION = "INSERT INTO conversations (owner, conversation_id, turns,
 ADVANCE_CONVERSATION = (
     "UPDATE conversations SET turns = %s, updated_at = CURRENT_TIMESTAMP(6) WHERE id = %s AND turns = %s"
 )
+# A conversation that was made before anything was said has no title yet.
+FIRST_TITLE = "UPDATE conversations SET title = %s WHERE id = %s AND title IS NULL"
 INSERT_MESSAGES = (
     "INSERT INTO messages (conversation_id, owner, id, role, content, run_id) "
     "VALUES (%s, %s, %s, %s, %s, %s), (%s, %s, %s, %s, %s, %s)"
@@ -170,6 +172,8 @@ def write_turn(
             insert_conversation(cursor, place, question)
         elif not cursor.execute(ADVANCE_CONVERSATION, (place.turn, place.key, place.turn - 1)):
             raise TurnConflict
+        elif place.turn == 1:
+            cursor.execute(FIRST_TITLE, (title_of(question), place.key))
         first, second = place.rows(question, answer, run_id)
         cursor.execute(INSERT_MESSAGES, first + second)
         for more in also:
@@ -192,9 +196,10 @@ def stored_by(database: Database, place: Place) -> str | None:
     return rows[0][0] if rows else None
 
 
-# ---------------------------------------------------------------------------------------- look, rename, delete
+# ---------------------------------------------------------------------------------------- look, change, delete
 
-CONVERSATION = "SELECT id, conversation_id, title, turns, created_at, updated_at FROM conversations"
+CONVERSATION = "SELECT id, conversation_id, title, turns, metadata, created_at, updated_at FROM conversations"
+MESSAGE = "SELECT id, role, content, run_id, created_at FROM messages"
 
 
 def as_time(stored: datetime) -> datetime:
@@ -204,11 +209,12 @@ def as_time(stored: datetime) -> datetime:
 
 def conversation(row: tuple[Any, ...]) -> dict[str, Any]:
     """A row of `conversations` as callers see it."""
-    _, conversation_id, title, turns, created_at, updated_at = row
+    _, conversation_id, title, turns, metadata, created_at, updated_at = row
     return {
         "conversation_id": conversation_id,
         "title": title,
         "turns": turns,
+        "metadata": metadata,
         "created_at": as_time(created_at),
         "updated_at": as_time(updated_at),
     }
@@ -236,47 +242,85 @@ def get_conversation(database: Database, owner: str, conversation_id: str) -> di
     return conversation(rows[0])
 
 
+def message(row: tuple[Any, ...]) -> dict[str, Any]:
+    """A row of `messages` as callers see it."""
+    return dict(zip(("id", "role", "content", "run_id", "created_at"), (*row[:4], as_time(row[4])), strict=True))
+
+
 def list_messages(
-    database: Database, owner: str, conversation_id: str, limit: int, after: int
+    database: Database, owner: str, conversation_id: str, limit: int, after: int, newest_first: bool = False
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Messages in order, from the one after `after`: a page and the mark of the next. Raises NotFound."""
+    beyond = "id < %s ORDER BY id DESC" if newest_first else "id > %s ORDER BY id"
     rows = database.read(
-        "SELECT id, role, content, run_id, created_at FROM messages "
-        "WHERE conversation_id = %s AND owner = %s AND id > %s ORDER BY id LIMIT %s",
+        f"{MESSAGE} WHERE conversation_id = %s AND owner = %s AND {beyond} LIMIT %s",
         (conversation_id, owner, after, limit + 1),
     )
     if not rows:
         get_conversation(database, owner, conversation_id)
-    names = ("id", "role", "content", "run_id", "created_at")
-    page = [dict(zip(names, (*row[:4], as_time(row[4])), strict=True)) for row in rows[:limit]]
-    return page, rows[limit - 1][0] if len(rows) > limit else None
+    return [message(row) for row in rows[:limit]], rows[limit - 1][0] if len(rows) > limit else None
+
+
+def messages_of_run(database: Database, owner: str, conversation_id: str, run_id: str) -> list[dict[str, Any]]:
+    """The two messages that a run stored; none where it stored none. Looks from the newest turn back."""
+    newest = database.read(
+        f"{MESSAGE} WHERE conversation_id = %s AND owner = %s ORDER BY id DESC LIMIT 2", (conversation_id, owner)
+    )
+    found = [row for row in newest if row[3] == run_id] or database.read(
+        f"{MESSAGE} WHERE conversation_id = %s AND owner = %s AND run_id = %s ORDER BY id DESC LIMIT 2",
+        (conversation_id, owner, run_id),
+    )
+    return [message(row) for row in reversed(found)]
+
+
+def create_conversation(database: Database, owner: str, conversation_id: str, metadata: str | None) -> None:
+    """A conversation in which nothing has been said yet, under a name that nobody has. metadata: a JSON object."""
+    statement = (  # after a lost reply it may be there already
+        "INSERT INTO conversations (owner, conversation_id, turns, metadata) VALUES (%s, %s, 0, %s) "
+        "ON DUPLICATE KEY UPDATE owner = owner"
+    )
+
+    def create(_: bool) -> None:
+        with database.cursor() as cursor:
+            cursor.execute(statement, (owner, conversation_id, metadata))
+
+    database.again(create)
 
 
 def rename_conversation(database: Database, owner: str, conversation_id: str, title: str | None) -> dict[str, Any]:
     """Give a conversation another title. Raises NotFound."""
+    return change_conversation(database, owner, conversation_id, "title", title)
+
+
+def change_conversation(
+    database: Database, owner: str, conversation_id: str, column: Literal["title", "metadata"], value: str | None
+) -> dict[str, Any]:
+    """Change what a caller may of a conversation. Raises NotFound."""
     statement = (
-        "UPDATE conversations SET title = %s, updated_at = CURRENT_TIMESTAMP(6) "
+        f"UPDATE conversations SET {column} = %s, updated_at = CURRENT_TIMESTAMP(6) "
         "WHERE conversation_id = %s AND owner = %s"
     )
 
-    def rename(_: bool) -> None:
+    def change(_: bool) -> None:
         with database.cursor() as cursor:
-            cursor.execute(statement, (title, conversation_id, owner))
+            cursor.execute(statement, (value, conversation_id, owner))
 
-    database.again(rename)
+    database.again(change)
     return get_conversation(database, owner, conversation_id)
 
 
-def delete_conversation(database: Database, owner: str, conversation_id: str, also: Sequence[Forget] = ()) -> None:
+def delete_conversation(
+    database: Database, owner: str, conversation_id: str, also: Sequence[Forget] = (), most_turns: int = 1 << 31
+) -> None:
     """Remove a conversation with all its messages, which go by the foreign key. Raises NotFound.
 
-    also: what else the same transaction has to remove or empty.
+    also: what else the same transaction has to remove or empty. most_turns: one with more is left alone, as NotFound.
     """
-    statement = "DELETE FROM conversations WHERE conversation_id = %s AND owner = %s"
+    statement = "DELETE FROM conversations WHERE conversation_id = %s AND owner = %s AND turns <= %s"
 
     def delete(commit_lost: bool) -> None:
         with database.transaction() as cursor:
-            if not cursor.execute(statement, (conversation_id, owner)) and not commit_lost:
+            if not cursor.execute(statement, (conversation_id, owner, most_turns)) and not commit_lost:
                 raise NotFound(what="conversation")
             for more in also:
                 more(cursor, owner, conversation_id)

@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 HERE = Path(__file__).resolve().parent
 
 MIGRATION_TIMEOUT_S = 3600.0  # changing a large table takes long
-DONE_ALREADY = {1050, 1060, 1061, 1091, 1826, 3822}  # table, column, key there; nothing to drop; constraint there
+# What a change says that was made before: the table, column, key or constraint (1826, 3822) is there; the column or
+# key, the table, the constraint (3821, 3940) is not there to be dropped. Changes that say anything else cannot be used.
+DONE_ALREADY = {1050, 1060, 1061, 1826, 3822, 1091, 1051, 3821, 3940}
 
 
 def migrations() -> dict[int, Path]:

@@ -34,7 +34,7 @@ from reply import BadReply, Draft, Reply, TextGate, finish
 log = logging.getLogger(__name__)
 
 RETRIES = 2
-MAX_REPLY_BYTES = 32 * 1024 * 1024
+MAX_REPLY_BYTES, MAX_ERROR_BYTES = 32 * 1024 * 1024, 64 * 1024
 FIRST_PAUSE_S = 0.2  # before the second try, doubled before the third, less a part left to chance
 TRANSIENT = {408, 409, 429}  # and 5xx
 TOO_LONG = re.compile(
@@ -71,6 +71,7 @@ class Habits:
     """What a model has been seen to want and do. Learned from its replies, kept for the life of the process."""
 
     reasoning_back: bool | None = None  # True: on every assistant message, False: never, None: not known yet
+    stream: bool = True
     stream_options: bool = True
     thinks_aloud: bool = False  # begins with a thought that only its closing tag gives away
 
@@ -190,7 +191,7 @@ class Model:
                         del message["reasoning_content"]
                 messages.append(message)
             body = {**body, "messages": messages}
-        if stream:
+        if stream and habits.stream:
             body = {**body, "stream": True}
             if habits.stream_options:
                 body["stream_options"] = {"include_usage": True}
@@ -206,7 +207,9 @@ class Model:
                 base_url=settings.base_url or None,
                 timeout=None,  # the limit is ours, over the whole of a request
                 max_retries=0,
-                http_client=DefaultAioHttpClient(limits=limits, timeout=None),
+                http_client=DefaultAioHttpClient(
+                    limits=limits, timeout=None, event_hooks={"response": [shorten_error]}
+                ),
             )
         post: Callable[..., Awaitable[httpx2.Response]] = self._client.post
         return await post("/chat/completions", body=body, cast_to=httpx2.Response, stream=True)
@@ -239,18 +242,20 @@ class Model:
             if "reasoning_content" in text and habits.reasoning_back is not False:
                 self._learn(body, reasoning_back=habits.reasoning_back is None)  # wanted, or sent and not wanted
                 return Fault(ModelError(), again=True, after_s=0)
-            if "stream_options" in text and habits.stream_options:
-                self._learn(body, stream_options=False)
-                return Fault(ModelError(), again=True, after_s=0)
+            for habit in ("stream_options", "stream"):
+                if habit in text and getattr(habits, habit):  # it is answered without, then
+                    self._learn(body, **{habit: False})
+                    return Fault(ModelError(), again=True, after_s=0)
         too_long = "context_length_exceeded" in code or (status in (400, 422) and TOO_LONG.search(text))
         if status == 413 or too_long:
             return Fault(ContextTooLong())
         return fault_of(status, headers, code)
 
     async def close(self) -> None:
-        """Close the connections to the model service."""
+        """Close the connections to the model service. Used again, it opens new ones."""
         if self._client is not None:
-            await self._client.close()
+            client, self._client = self._client, None
+            await client.close()
 
 
 def words_of(vendor: Any) -> tuple[str, str]:
@@ -316,12 +321,36 @@ async def bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
         yield piece
 
 
+class Beginning(httpx2.AsyncByteStream):
+    """The first bytes of a body; what follows is not read."""
+
+    def __init__(self, body: Any, limit: int) -> None:
+        self._body, self._limit = body, limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._body:
+            yield piece
+            size += len(piece)
+            if size > self._limit:
+                return
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
+
+
+async def shorten_error(response: httpx2.Response) -> None:
+    """Let no more be read of an error's body than its words, which come first: the SDK reads it to its end."""
+    if response.status_code >= 400:
+        response.stream = Beginning(response.stream, MAX_ERROR_BYTES)
+
+
 async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The data of each event of a text/event-stream, as it arrives. Lines end at LF, CR LF or CR, and nowhere else.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
     """
-    rest, data, after_cr = b"", list[bytes](), False
+    begun, data, after_cr = list[bytes](), list[bytes](), False
 
     def take(line: bytes) -> bytes:
         """Read one line; the data of the event that ends with it."""
@@ -338,10 +367,12 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             piece, after_cr = piece[1:], False
         if piece:
             after_cr = piece.endswith(b"\r")
-        *lines, rest = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        for line in lines:
+        rest, *lines = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        begun.append(rest)
+        for following in lines:
+            line, begun = b"".join(begun), [following]
             if event := take(line.removeprefix(b"\xef\xbb\xbf")):
                 yield event
-    take(rest)
+    take(b"".join(begun))
     if event := take(b""):
         yield event

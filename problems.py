@@ -9,25 +9,27 @@ import contextlib
 import ipaddress
 import logging
 import re
+import traceback
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, ValidationException
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from errors import BodyTooLarge, ChatError, Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthorized
 from logs import REQUEST_ID
 
 log = logging.getLogger(__name__)
 BODY_TIMEOUT_S = 30.0  # a body that drips longer than this is refused
+UNREADABLE = "There was an error parsing the body"  # FastAPI's words for whatever fails while it reads one
 
 
 class Problem(BaseModel):
@@ -68,11 +70,16 @@ def language_of(request: Request) -> str:
 
 def problem_answer(request: Request, error: ChatError) -> Response:
     """The answer that tells a caller of an error."""
+    body = error.problem(language_of(request))
+    return JSONResponse(body, error.status, error_headers(error), media_type="application/problem+json")
+
+
+def error_headers(error: ChatError) -> dict[str, str]:
+    """What the headers say of an error."""
     headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if error.retry_after_s else {}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    body = error.problem(language_of(request))
-    return JSONResponse(body, error.status, headers, media_type="application/problem+json")
+    return headers
 
 
 def as_chat_error(error: Exception, method: str) -> ChatError:
@@ -110,6 +117,16 @@ def fault_text(fault: dict[str, Any]) -> str:
     return str(fault["msg"]).removeprefix("Value error, ").replace("Input should", "it should").lower()
 
 
+def check_length(field: str, text: str, longest: int) -> None:
+    """Raise InvalidRequest for a message longer than this service takes."""
+    if len(text) > longest:
+        detail = f"it has {len(text)} characters; at most {longest} are taken"
+        raise InvalidRequest(what=f"{field}: {detail}", errors=[{"field": field, "detail": detail}])
+
+
+ErrorAnswer = Callable[[Request, ChatError], Response]
+
+
 class BoundedRequest(Request):
     """A request whose body is refused as soon as it is larger than any real one, while it still arrives."""
 
@@ -136,46 +153,92 @@ class BoundedRequest(Request):
         return b"".join(pieces)
 
 
-def problem_route(body_limit: int) -> type[APIRoute]:
-    """A route class whose errors become problem details, in whatever application the route is."""
+class ProblemRoute(APIRoute):
+    """A route whose errors become problem details, in whatever application it is; see problem_route."""
 
-    class ProblemRoute(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Any]:
-            handler = super().get_route_handler()
+    body_limit: ClassVar[int]
+    methods_of: ClassVar[dict[str, set[str]]]  # what each path of this service takes
 
-            async def handle(request: Request) -> Response:
-                bounded = BoundedRequest(request.scope, request.receive)
-                bounded.limit = body_limit
-                given = request.headers.get("x-request-id", "")
-                REQUEST_ID.set(given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex)
-                try:
-                    answer: Response = await handler(bounded)
-                except Exception as error:
-                    answer = problem_answer(request, as_chat_error(error, request.method))
-                answer.headers["X-Request-Id"] = REQUEST_ID.get()
-                answer.headers["X-Content-Type-Options"] = "nosniff"
-                answer.headers.setdefault("Cache-Control", "no-store")
-                return answer
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.methods_of.setdefault(self.path, set()).update(self.methods or ())
 
-            return handle
+    @staticmethod
+    def error_answer(request: Request, error: ChatError, /) -> Response:
+        """What tells a caller of an error."""
+        return problem_answer(request, error)
 
-        def matches(self, scope: Scope) -> tuple[Match, Scope]:
-            """An encoded slash is a character of an id, not a border of the path."""
-            raw = scope.get("raw_path") or b""
-            if b"%2f" not in raw.lower():
-                return super().matches(scope)
-            # A lone surrogate stands for it while the path is taken apart: no decoded path can hold one.
-            parts = raw.decode("ascii", "replace").partition("?")[0].split("/")
-            path = "/".join(unquote(part).replace("/", "\udc2f") for part in parts)
-            match, found = super().matches({**scope, "path": path})
-            if "path_params" in found:
-                found["path_params"] = {
-                    name: value.replace("\udc2f", "/") if isinstance(value, str) else value
-                    for name, value in found["path_params"].items()
-                }
-            return match, found
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        handler = super().get_route_handler()
 
-    return ProblemRoute
+        async def handle(request: Request) -> Response:
+            bounded = BoundedRequest(request.scope, request.receive)
+            bounded.limit = self.body_limit
+            given = request.headers.get("x-request-id", "")
+            REQUEST_ID.set(given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex)
+            try:
+                answer: Response = await handler(bounded)
+            except Exception as error:
+                if self.is_for_the_host(error, request):
+                    raise
+                answer = self.error_answer(request, as_chat_error(error, request.method))
+            answer.headers["X-Request-Id"] = REQUEST_ID.get()
+            answer.headers["X-Content-Type-Options"] = "nosniff"
+            answer.headers.setdefault("Cache-Control", "no-store")
+            return answer
+
+        return handle
+
+    def is_for_the_host(self, error: Exception, request: Request) -> bool:
+        """Whether a dependency of the host's raised what the host answers everywhere, such as HTTPException(401)."""
+        if isinstance(error, ChatError | ValidationException):
+            return False
+        if isinstance(error, HTTPException):
+            return error.detail != UNREADABLE
+        code = getattr(self.endpoint, "__code__", None)
+        if any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__)):
+            return False  # raised while our route worked: a defect of ours
+        handlers = getattr(request.app, "exception_handlers", {})
+        return any(kind in handlers for kind in type(error).__mro__ if kind not in (Exception, BaseException, object))
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """An encoded slash is a character of an id, not a border of the path."""
+        raw = scope.get("raw_path") or b""
+        if b"%2f" not in raw.lower():
+            return super().matches(scope)
+        # A lone surrogate stands for it while the path is taken apart: no decoded path can hold one.
+        parts = raw.decode("ascii", "replace").partition("?")[0].split("/")
+        path = "/".join(unquote(part).replace("/", "\udc2f") for part in parts)
+        match, found = super().matches({**scope, "path": path})
+        if "path_params" in found:
+            found["path_params"] = {
+                name: value.replace("\udc2f", "/") if isinstance(value, str) else value
+                for name, value in found["path_params"].items()
+            }
+        return match, found
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A method that the path does not take is told so here, not by the application around."""
+        if scope["method"] in (self.methods or ()):
+            await super().handle(scope, receive, send)
+            return
+        answer = self.error_answer(Request(scope), MethodNotAllowed(method=scope["method"]))
+        answer.headers["Allow"] = ", ".join(sorted(self.methods_of[self.path]))
+        await answer(scope, receive, send)
+
+
+def problem_route(limit: int, answer: ErrorAnswer = problem_answer) -> type[APIRoute]:
+    """The class of the routes of one service.
+
+    limit: the largest body that is taken, in bytes. answer: what tells a caller of an error, in another shape.
+    """
+
+    class Route(ProblemRoute):
+        body_limit = limit
+        error_answer = staticmethod(answer)
+        methods_of: ClassVar[dict[str, set[str]]] = {}
+
+    return Route
 
 
 # ---------------------------------------------------------------------------------------- who is served

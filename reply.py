@@ -34,7 +34,7 @@ CALL_MARKS = (
     *("[TOOL_CALLS]", "<function=", "<｜tool▁calls▁begin｜>"),
 )
 CALL = re.compile(f"(?<!`)(?:{'|'.join(map(re.escape, CALL_MARKS))})")
-AFTER_CALL = re.compile(r"</tool_call>|</function_call>|<\|/?tool_call\|>|<\|eo[mt]_id\|>|</s>")
+AFTER_CALL = re.compile(r"</tool_call>|</function_call>|<\|/?tool_call\|>|<\|eo[mt]_id\|>")
 
 # What other vendors say instead of `length` and `content_filter`, and of a reply that they gave up.
 FINISHES = dict.fromkeys(
@@ -102,6 +102,7 @@ class Draft:
     by_index: dict[object, RawCall] = field(default_factory=dict)  # of a stream: the newest call of each index
     finish_reason: str | None = None
     usage: Usage = Usage()
+    heard: bool = False  # a message or a piece of one was seen
     complete: bool = False  # a whole body, a finish reason or [DONE] was seen
     half: str = ""  # of a character that was cut between two pieces
 
@@ -136,6 +137,7 @@ class Draft:
 
     def _take(self, message: dict[str, Any], finish_reason: object, whole: bool) -> None:
         """A message or a delta: null and what is missing mean no news."""
+        self.heard = True
         text = self.half + (text_of(message.get("content")) or text_of(message.get("refusal")))
         end = len(text) - ("\ud800" <= text[-1:] <= "\udbff")
         self.half = text[end:]
@@ -148,8 +150,8 @@ class Draft:
         for part in calls if isinstance(calls, list) else []:
             if isinstance(part, dict):
                 self._take_call(part, whole)
-        if not calls and isinstance(old := message.get("function_call"), dict):  # the field before tool_calls
-            self._take_call({"index": 0, "function": old}, whole)
+        if isinstance(old := message.get("function_call"), dict):  # the field before tool_calls
+            self._take_call({"index": "function_call", "function": old}, whole)
         if isinstance(finish_reason, str) and finish_reason:
             reason = finish_reason.lower().partition(":")[0]
             self.finish_reason, self.complete = FINISHES.get(reason, reason), True
@@ -172,7 +174,8 @@ class Draft:
             elif call.name not in self.known and any(tool.startswith(call.name + name) for tool in self.known):
                 call.name += name
         if isinstance(arguments, str) and isinstance(call.arguments, str):
-            call.arguments += arguments
+            if len(call.arguments) <= MAX_ARGUMENT_CHARS:  # more of them would not be read anyway
+                call.arguments += arguments
         elif arguments is not None:
             call.arguments = arguments
 
@@ -233,9 +236,12 @@ def text_of(content: Any) -> str:
 
 def finish(draft: Draft) -> Reply:
     """The reply that a draft amounts to. Raises BadReply for one that was cut off or holds a garbled call."""
+    if not draft.heard:
+        raise BadReply("it holds no message")
     if not draft.complete or draft.finish_reason in GIVEN_UP:
         raise BadReply("the reply broke off")
-    text, raw_calls = without_thought(draft.text + clean_text(draft.half)), draft.calls
+    text, old = without_thought(draft.text + clean_text(draft.half)), draft.by_index.get("function_call")
+    raw_calls = [call for call in draft.calls if call is not old] or draft.calls  # not what stands in both fields twice
     cut = draft.finish_reason in ("length", "content_filter")
     if not raw_calls and draft.known and not cut:
         text, raw_calls = calls_in_text(text, draft.known)
@@ -243,19 +249,35 @@ def finish(draft: Draft) -> Reply:
     return Reply(text, clean_calls(raw_calls, draft.known), draft.finish_reason, draft.usage, reasoning)
 
 
-def without_thought(text: str) -> str:
-    """The text without the thoughts that some models write in front of it.
+def without_thought(text: str, whole: bool = True) -> str:
+    """The text without the thoughts that some models write in front of it. whole: nothing more will come.
 
     Only at the beginning: `<think>…</think>`, an opening tag that never closes, or a closing tag whose opening the
     vendor's template swallowed. Further on, a tag belongs to the answer.
     """
-    while tag := next((tag for tag in THOUGHTS if text.lstrip().startswith(tag)), None):
-        _, closed, rest = text.partition(THOUGHTS[tag])
-        text = rest.lstrip() if closed else ""
-    closed_at = CLOSE.search(text)
-    if closed_at and "<think>" not in text[: closed_at.start()]:
-        return text[closed_at.end() :].lstrip()
+    for _ in range(10):
+        tag = next((tag for tag in THOUGHTS if text.lstrip().startswith(tag)), None)
+        if tag is None:
+            break
+        text = text[end_of_thought(text, tag, whole) :].lstrip()
+    ending = CLOSE.search(text)
+    if ending and "<think>" not in text[: ending.start()]:
+        return text[ending.end() :].lstrip()
     return text
+
+
+def end_of_thought(text: str, tag: str, whole: bool) -> int:
+    """Where the thought that begins with `tag` ends: with its own closing tag, though another lies within it.
+
+    Without one, what is only spoken of in the thought may have been taken for a tag: then with the first.
+    """
+    close = THOUGHTS[tag]
+    first = at = text.find(close)
+    while at >= 0 and text.count(tag, 0, at) > text.count(close, 0, at) + 1:
+        at = text.find(close, at + 1)
+    if at < 0 and whole:
+        at = first
+    return at + len(close) if at >= 0 else len(text)
 
 
 def calls_in_text(text: str, known: set[str]) -> tuple[str, list[RawCall]]:
@@ -269,7 +291,7 @@ def calls_in_text(text: str, known: set[str]) -> tuple[str, list[RawCall]]:
         calls = [call for call in found if call]
         if not calls or len(calls) < len(found):
             raise BadReply("a tool call written as text cannot be read")
-        return before.strip(), calls
+        return before.rstrip(), calls
     bare = unfence(text)
     if bare.startswith(("{", "[")):
         found = [call_of(value, known) for value in json_values(bare)]
@@ -282,14 +304,15 @@ def calls_in_text(text: str, known: set[str]) -> tuple[str, list[RawCall]]:
 def json_values(text: str) -> list[Any]:
     """The JSON values that stand one after the other in a text, lists taken apart; [None] where it is anything else."""
     values: list[Any] = []
-    text = unfence(text)
+    text, at = unfence(text), 0
     try:
-        while text:
-            value, end = STRICT.raw_decode(text)
+        while at < len(text):
+            value, at = STRICT.raw_decode(text, at)
             if isinstance(value, dict) and set(value) == {"tool_calls"}:
                 value = value["tool_calls"]
             values += value if isinstance(value, list) else [value]
-            text = text[end:].lstrip(" \t\r\n,;")
+            while at < len(text) and text[at] in " \t\r\n,;":
+                at += 1
     except (ValueError, RecursionError):
         return [None]
     return values
@@ -415,7 +438,7 @@ class TextGate:
         """Whether the beginning is clear, and is neither a thought nor perhaps a call."""
         if self._after_thought and not CLOSE.search(self._waiting):
             return False
-        shown = without_thought(self._waiting)
+        shown = without_thought(self._waiting, whole=False)
         start = shown.lstrip()
         if not start or any(tag.startswith(start[: len(tag)]) for tag in BEGINNINGS):
             return False

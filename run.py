@@ -112,18 +112,25 @@ class Usage:
         return cls(total("input_tokens"), total("output_tokens"), total("total_tokens"))
 
 
+OnText = Callable[[int, str], None]
+"""Told of each piece of text as it is written, with its step. Text of a step with tool calls is not the answer."""
+
+
 @dataclass
 class Run:
     """One execution of the loop, as it happens: its events, and what they add up to."""
 
     id: str = field(default_factory=new_run_id)
+    model: str = ""  # the model to ask; empty: the settings' own
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
+    on_text: OnText | None = None
     events: list[Event] = field(default_factory=list)
     usages: list[Usage] = field(default_factory=list)  # of the replies that came
     rounds: int = 0  # requests to the model, failed ones too
     model_ms: float = 0.0
     tool_ms: float = 0.0
     notice: str | None = None
+    cancelled: bool = False  # asked to stop: it does so before its next step
 
     def note(self, kind: str, step: int, **details: Any) -> None:
         """Add an event and tell it to those who listen. One who fails does not end the run."""

@@ -9,8 +9,10 @@ import contextlib
 import importlib
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
+
+from fastapi import APIRouter
 
 from config import Settings
 from db import Database
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 HOUSEKEEPING_S = 300.0
 DRAIN_S = 20.0  # how long turns under way may take when the application ends
 
+Caller = Callable[..., str | Awaitable[str]]  # a dependency that says who is calling
 Register = Callable[["Runtime"], None]
 BUILT_IN: dict[str, Register] = {
     "calculator": lambda runtime: register_calculator(runtime.tools),
@@ -46,7 +49,8 @@ class Runtime:
         self.turns = Turns(settings, self.database, self.model, self.tools, self.system_prompt)
         self.forget: list[Forget] = [forget_answers]  # what a deleted conversation takes with it
         self.sweeps: list[Callable[[Database], bool]] = [sweep_keys]  # what expires; True while there may be more
-        self.routers: list[Any] = []
+        self.routers: list[Callable[[APIRouter, Caller], None]] = []  # add routes of their own to the service's
+        self.in_background: list[Callable[[], Coroutine[Any, Any, None]]] = []  # go on while the application runs
         self._closing: list[Callable[[], Awaitable[None] | None]] = []
         for name in settings.toolsets:
             self._plug_in(name, {**BUILT_IN, **(capabilities or {})})

@@ -65,7 +65,7 @@ class ChatReply(BaseModel):
     answer: str | None = Field(examples=["12 × 8 ÷ 4 = 24.0"])
     status: Literal["completed", "incomplete"]
     stop_reason: str = Field(examples=["completed"])
-    conversation_id: str
+    conversation_id: str | None
     turn: int | None = Field(examples=[1])
     run_id: str
     steps: int

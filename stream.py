@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from fastapi.responses import StreamingResponse
+
 from errors import ChatError
 from run import Event
 from turn import Question, Replayed, Turn, Turns
@@ -17,6 +19,27 @@ from turn import Question, Replayed, Turn, Turns
 SILENCE_S = 15.0  # after so long without news a comment keeps proxies from closing the connection
 
 News = tuple[str, dict[str, Any] | str]  # the name of the event and its data, or its data as JSON already
+
+
+# Nothing between us and the caller may keep the events back.
+EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+# For the OpenAPI document: what one event is.
+EVENT_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string", "description": "counts 1, 2, 3 … within the stream"},
+        "event": {"enum": ["started", "delta", "trace", "result", "error"]},
+        "data": {"type": "string", "contentMediaType": "application/json"},
+    },
+    "required": ["id", "event", "data"],
+}
+EVENTS: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {"itemSchema": EVENT_SCHEMA}}}}
+
+
+class EventStream(StreamingResponse):
+    """An answer that is told as it happens."""
+
+    media_type = "text/event-stream"
 
 
 class Telling:
@@ -37,7 +60,7 @@ class Telling:
         """An event of the run."""
         self.add("trace", event)
 
-    def text(self, piece: str, step: int) -> None:
+    def text(self, step: int, piece: str) -> None:
         """A piece of text; joined to what still waits to be told, so that a slow reader costs no memory."""
         name, waiting = self._news[-1] if self._news else ("", "")
         if name == "delta" and isinstance(waiting, dict) and waiting["step"] == step:

@@ -207,11 +207,18 @@ class ToolRegistry:
         return self._add(function, options)
 
     def _add(self, function: F, options: dict[str, Any]) -> F:
-        tool = describe(function, **options)
+        self.add(describe(function, **options))
+        return function
+
+    def add(self, tool: Tool) -> None:
+        """Register a tool that no typed function describes. Raises TypeError if its name is in use."""
         if tool.name in self._tools:
             raise TypeError(f"there are two tools named {tool.name}")
         self._tools[tool.name] = tool
-        return function
+
+    def remove(self, name: str) -> None:
+        """Take a tool away. A run under way that asks for it is told that there is none of this name."""
+        self._tools.pop(name, None)
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -284,11 +291,13 @@ class ToolRegistry:
         if tool.context_name:
             arguments = {**arguments, tool.context_name: context}
         timeout_s = min(tool.timeout_s or context.budget.tool_timeout_s, context.time_left_s())
-        if not inspect.iscoroutinefunction(tool.function):
-            return await self._threads.run(partial(tool.function, **arguments), timeout_s)
+        work = partial(tool.function, **arguments)
+        result = work() if inspect.iscoroutinefunction(tool.function) else await self._threads.run(work, timeout_s)
+        if not inspect.isawaitable(result):
+            return result
         try:
-            async with asyncio.timeout(timeout_s):
-                return await tool.function(**arguments)
+            async with asyncio.timeout(min(timeout_s, context.time_left_s())):
+                return await result
         except Exception:
             raise
         except BaseException as error:  # SystemExit: a tool ends neither its turn nor the service
@@ -327,7 +336,7 @@ def calculator(
     b: Annotated[float, Field(description="the second number")],
     operation: Annotated[Literal["add", "subtract", "multiply", "divide"], Field(description="what to do with them")],
 ) -> float:
-    """Do one arithmetic operation on two numbers. For several operations, call it again with the result."""
+    """Do one arithmetic operation on two numbers."""
     if operation == "divide" and b == 0:
         raise ToolError("Division by zero has no result. Tell the user, or use another divisor.", "division_by_zero")
     operations: dict[str, Callable[[float, float], float]] = {

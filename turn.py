@@ -8,18 +8,19 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from agent import RunResult, run_agent, stop
 from config import Settings
 from db import Database
-from errors import ChatError, ConversationBusy, Overloaded, RateLimited
+from errors import ChatError, ConversationBusy, Overloaded, RateLimited, StoreUnavailable, TurnConflict
 from idempotency import Claim, claim_key, finish_key, free_key
 from logs import RUN_ID
 from memory import Also, History, Place, load_history, save_turn
 from model import Model
-from run import Budget, Event, Run, RunContext
+from run import Budget, Event, OnText, Run, RunContext
 from tools import ToolRegistry
 
 log = logging.getLogger(__name__)
@@ -31,17 +32,35 @@ LEASE_MARGIN_S = 60.0  # a key's lease outlasts the turn and its save
 class Question:
     """What a caller wants answered. Where a limit or the model is None, the settings' own holds.
 
+    conversation_id: None for a question outside any conversation, which leaves no messages.
+    instructions: added to the system prompt. given: the caller's own messages in the wire format, in place of a stored
+    history; message is then only for the record. callers_tools: see run_agent; not for a conversation of ours.
+    after: how many turns the conversation has to hold, else TurnConflict; None for any number.
     key, fingerprint: the caller's Idempotency-Key and what makes the request the same; see idempotency.py.
     """
 
     owner: str
-    conversation_id: str
+    conversation_id: str | None
     message: str
     max_steps: int | None = None
     max_tool_calls: int | None = None
     model: str | None = None
+    instructions: str = ""
+    given: tuple[dict[str, Any], ...] | None = None
+    callers_tools: tuple[dict[str, Any], ...] = ()
+    after: int | None = None
     key: str | None = None
     fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class GivenMessage:
+    """A message of the caller's own history, passed on as it is."""
+
+    message: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.message
 
 
 @dataclass(frozen=True)
@@ -55,6 +74,7 @@ class Turn:
     result: RunResult
     number: int | None
     duration_ms: float
+    history: History | None = None  # what the model was given of the conversation
     body: str | None = None
 
 
@@ -74,6 +94,8 @@ class Replayed:
 
 
 BodyOf = Callable[[Turn], str]
+Watcher = Callable[[Turn | BaseException, bool], None]  # told how each turn ended, and whether it had begun
+Recorder = Callable[[Turn], Also | None]  # what else is written of a turn, completed or not; None for nothing
 
 
 @dataclass
@@ -98,6 +120,9 @@ class Turns:
         self.settings, self.database, self.model, self.tools = settings, database, model, tools
         self.system_prompt = system_prompt
         self.listeners: list[Callable[[Event], None]] = []  # told of every event of every run
+        self.recorders: list[Recorder] = []
+        self.watchers: list[Watcher] = []
+        self.runs: dict[str, Run] = {}  # under way, by id
         self.max_of_one_owner: int | None = None  # turns of one owner at once
         self._tasks: dict[asyncio.Task[Turn], str] = {}  # with their owners
         self._lines: dict[tuple[str, str], Line] = {}
@@ -116,7 +141,7 @@ class Turns:
         self,
         question: Question,
         listener: Callable[[Event], None] | None = None,
-        on_text: Callable[[str, int], None] | None = None,
+        on_text: OnText | None = None,
         body_of: BodyOf | None = None,
     ) -> Begun | Replayed:
         """Begin to answer, or say what was answered before to a request with this key.
@@ -124,22 +149,45 @@ class Turns:
         listener, on_text: told of each event of the run and each piece of text as it happens. body_of: what the caller
         will be sent, for a question with a key. Raises ChatError where the turn cannot begin.
         """
-        self._admit(question)
-        run = Run(listeners=[*self.listeners, *([listener] if listener else [])])
+        try:
+            self._admit(question)
+            return await self._begin(question, listener, on_text, body_of)
+        except ChatError as error:
+            self._tell(error, began=False)
+            raise
+
+    async def _begin(
+        self,
+        question: Question,
+        listener: Callable[[Event], None] | None,
+        on_text: OnText | None,
+        body_of: BodyOf | None,
+    ) -> Begun | Replayed:
+        listeners = [*self.listeners, *([listener] if listener else [])]
+        run = Run(model=question.model or "", listeners=listeners, on_text=on_text)
         claim = None
         if question.key is not None:
             lease_s = self.settings.turn_timeout_s + LEASE_MARGIN_S
-            at = (question.owner, question.key, question.fingerprint, question.conversation_id)
+            at = (question.owner, question.key, question.fingerprint, question.conversation_id or "")
             claim = Claim(*at, run.id, lease_s)
             if (body := await self.database.run(claim_key, claim)) is not None:
                 return Replayed(body)
-        line = self._lines.setdefault((question.owner, question.conversation_id), Line(asyncio.Lock()))
+        line = self._lines.setdefault(place_of(question, run), Line(asyncio.Lock()))
         line.length += 1
-        work = self._answer(question, line, run, claim, body_of, on_text)
+        work = self._answer(question, line, run, claim, body_of)
         task = asyncio.create_task(work, name=f"run {run.id}")
         self._tasks[task] = question.owner
+        self.runs[run.id] = run
         task.add_done_callback(self._ended)
         return Begun(run.id, task)
+
+    def cancel(self, run_id: str, owner: str) -> bool:
+        """Have a run of this process stop before its next step; whether there is such a run of this owner."""
+        for task, owned_by in self._tasks.items():
+            if owned_by == owner and task.get_name() == f"run {run_id}" and run_id in self.runs:
+                self.runs[run_id].cancelled = True
+                return True
+        return False
 
     def _admit(self, question: Question) -> None:
         """Raise where this process takes no more: at all, of one owner, or in one conversation."""
@@ -147,7 +195,7 @@ class Turns:
             raise Overloaded
         if self.max_of_one_owner and list(self._tasks.values()).count(question.owner) >= self.max_of_one_owner:
             raise RateLimited
-        busy = (question.owner, question.conversation_id) in self._lines
+        busy = (question.owner, question.conversation_id or "") in self._lines
         if busy and self.settings.conversation_busy == "reject":
             raise ConversationBusy(retry_after_s=1)
 
@@ -158,33 +206,8 @@ class Turns:
         run: Run,
         claim: Claim | None,
         body_of: BodyOf | None,
-        on_text: Callable[[str, int], None] | None,
     ) -> Turn:
-        """The turn, and its key given back where nothing was stored for it."""
-        turn = None
-        RUN_ID.set(run.id)
-        try:
-            turn = await self._stored(question, line, run, claim, body_of, on_text)
-            return turn
-        except ChatError as error:
-            error.run_id = run.id
-            log.info("ended %s", error.code)
-            raise
-        finally:
-            if claim and (turn is None or turn.number is None):
-                with contextlib.suppress(ChatError):  # then its lease will end
-                    await self.database.run(free_key, claim)
-
-    async def _stored(
-        self,
-        question: Question,
-        line: Line,
-        run: Run,
-        claim: Claim | None,
-        body_of: BodyOf | None,
-        on_text: Callable[[str, int], None] | None,
-    ) -> Turn:
-        """Wait in line, load, run, save."""
+        """The turn; where nothing was stored of it, its key is given back and the run recorded by itself."""
         settings, started = self.settings, time.perf_counter()
         budget = Budget(
             max_steps=least(question.max_steps, settings.max_steps),
@@ -192,61 +215,90 @@ class Turns:
             deadline=time.monotonic() + settings.turn_timeout_s,
             tool_timeout_s=settings.tool_timeout_s,
         )
-        number, body = None, None
-        async with self._in_line(question, line, budget) as my_turn:
-            if not my_turn:
-                result = stop(run, budget, "timeout")
-            else:
-                history = await self._load(question)
-                result = await self._run(question, history, budget, run, on_text)
-                if result.answer is not None:
-                    number = history.place.turn
-                    also: list[Also] = []
-                    if claim and body_of:
-                        ended = Turn(question, result, number, (time.perf_counter() - started) * 1000)
-                        body = body_of(ended)
-                        also = [finish_key(claim, body)]
-                    await self._save(history.place, question.message, result.answer, run.id, also)
-        duration_ms = (time.perf_counter() - started) * 1000
-        log.info("ended %s after %d steps, %.0f ms", result.stop_reason, budget.steps, duration_ms)
-        return Turn(question, result, number, duration_ms, body)
+        RUN_ID.set(run.id)
+        number, history = None, None
+        result = RunResult(None, "error", run, budget)
+        try:
+            async with self._in_line(question, line, run, budget) as my_turn:
+                if not my_turn:
+                    result = stop(run, budget, "timeout")
+                else:
+                    history = await self._load(question, budget)
+                    if question.after not in (None, history.place.turn - 1):
+                        raise TurnConflict
+                    result = await self._run(question, history, budget, run)
+                    ended = Turn(question, result, history.place.turn, milliseconds_since(started), history)
+                    if result.stop_reason == "completed" and question.conversation_id is not None:
+                        body = body_of(ended) if claim and body_of else None
+                        await self._save(history.place, ended, claim, body)
+                        number = history.place.turn
+        except asyncio.CancelledError:
+            result = stop(run, budget, "cancelled")
+            raise
+        except ChatError as error:
+            error.run_id = run.id
+            result = RunResult(None, "error", run, budget, error.code)
+            log.info("ended %s", error.code)
+            raise
+        finally:
+            turn = Turn(question, result, number, milliseconds_since(started), history)
+            if number is None:
+                await self._leave(turn, claim)
+        log.info("ended %s after %d steps, %.0f ms", result.stop_reason, budget.steps, turn.duration_ms)
+        return replace(turn, body=body) if number is not None else turn
 
-    async def _load(self, question: Question) -> History:
+    async def _leave(self, turn: Turn, claim: Claim | None) -> None:
+        """What remains of a turn of which nothing was stored. Best effort: a lease ends by itself."""
+        with contextlib.suppress(ChatError):
+            if claim:
+                await self.database.run(free_key, claim)
+            if also := self._also(turn):
+                await self.database.run(write_also, also)
+
+    def _also(self, turn: Turn) -> list[Also]:
+        """What the recorders have to write of a turn."""
+        return [also for recorder in self.recorders if (also := recorder(turn))]
+
+    async def _load(self, question: Question, budget: Budget) -> History:
+        """What was said before. A database that hangs does not make the turn last longer than it may."""
+        if question.conversation_id is None:
+            return History([], Place(question.owner, "", None, 1))
         window = self.settings.history_turns, self.settings.history_chars
-        return await self.database.run(load_history, question.owner, question.conversation_id, *window)
+        try:
+            async with asyncio.timeout(budget.time_left_s()):
+                return await self.database.run(load_history, question.owner, question.conversation_id, *window)
+        except TimeoutError:
+            raise StoreUnavailable from None
 
-    async def _run(
-        self,
-        question: Question,
-        history: History,
-        budget: Budget,
-        run: Run,
-        on_text: Callable[[str, int], None] | None,
-    ) -> RunResult:
+    async def _run(self, question: Question, history: History, budget: Budget, run: Run) -> RunResult:
         """The agent on this conversation."""
+        given = question.given
         return await run_agent(
-            history.messages,
-            question.message,
+            history.messages if given is None else [GivenMessage(message) for message in given],
+            question.message if given is None else None,
             self.model,
             self.tools,
             budget,
-            system=self.system_prompt(),
+            system="\n\n".join(filter(None, [self.system_prompt(), question.instructions])),
+            callers_tools=question.callers_tools,
             run=run,
-            context=RunContext(question.owner, question.conversation_id, run.id, budget),
-            model_name=question.model,
-            on_text=on_text,
+            context=RunContext(question.owner, question.conversation_id or "", run.id, budget),
         )
 
-    async def _save(self, place: Place, message: str, answer: str, run_id: str, also: list[Also]) -> None:
+    async def _save(self, place: Place, turn: Turn, claim: Claim | None, body: str | None) -> None:
         """Store the turn. Once begun it is awaited to its end, also when the service is ending."""
-        saving = asyncio.ensure_future(self.database.run(save_turn, place, message, answer, run_id, also))
+        also = self._also(turn)
+        if claim and body is not None:
+            also.append(finish_key(claim, body))
+        texts = turn.question.message, turn.result.answer or ""
+        saving = asyncio.ensure_future(self.database.run(save_turn, place, *texts, turn.result.run.id, also))
         try:
             await asyncio.shield(saving)
         except asyncio.CancelledError:
             await saving
 
     @contextlib.asynccontextmanager
-    async def _in_line(self, question: Question, line: Line, budget: Budget) -> AsyncIterator[bool]:
+    async def _in_line(self, question: Question, line: Line, run: Run, budget: Budget) -> AsyncIterator[bool]:
         """Wait for the turns of this conversation that came before. False if the time is up before they have ended."""
         try:
             try:
@@ -262,13 +314,20 @@ class Turns:
         finally:
             line.length -= 1
             if not line.length:
-                del self._lines[question.owner, question.conversation_id]
+                del self._lines[place_of(question, run)]
+            del self.runs[run.id]
 
     def _ended(self, task: asyncio.Task[Turn]) -> None:
         del self._tasks[task]
-        if not task.cancelled() and (error := task.exception()) and not isinstance(error, ChatError):
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not isinstance(error, ChatError):
             # A defect of ours: its caller is told so, if there still is one; here is the only place to see it whole.
             log.error("%s failed", task.get_name(), exc_info=error)
+        self._tell(error or task.result(), began=True)
+
+    def _tell(self, outcome: Turn | BaseException, began: bool) -> None:
+        for watcher in self.watchers:
+            watcher(outcome, began)
 
     async def drain(self, seconds: float) -> None:
         """Let the turns under way end, for so long; what is left then is cancelled and stores nothing more."""
@@ -284,3 +343,20 @@ class Turns:
 def least(asked: int | None, limit: int) -> int:
     """What was asked for, if it is lower than the limit; 0 is a number too."""
     return limit if asked is None else min(asked, limit)
+
+
+def place_of(question: Question, run: Run) -> tuple[str, str]:
+    """In which line a question stands: its conversation's, or one of its own, named as no conversation can be."""
+    return question.owner, question.conversation_id or f"\n{run.id}"
+
+
+def milliseconds_since(started: float) -> float:
+    """started: on the clock of time.perf_counter()."""
+    return (time.perf_counter() - started) * 1000
+
+
+def write_also(database: Database, also: Sequence[Also]) -> None:
+    """What is written of a turn that left no messages."""
+    with database.transaction() as cursor:
+        for more in also:
+            more(cursor)

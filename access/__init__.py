@@ -19,7 +19,7 @@ from runtime import Runtime
 
 from .keys import Key, Keys
 
-__all__ = ["AccessSettings", "Caller", "Key", "Keys", "caller_of", "require"]
+__all__ = ["AccessSettings", "Caller", "Key", "Keys", "caller_of", "may", "require"]
 
 
 class AccessSettings(BaseModel):
@@ -78,10 +78,15 @@ def identify(keys: Keys, request: Request) -> Caller:
     return Caller(key, owner)
 
 
-def require(request: Request, right: str) -> None:
-    """Raise MayNot unless the caller's key may `edit`, see `statistics` … Without keys everybody may."""
+def may(request: Request, right: str) -> bool:
+    """Whether the caller's key may `edit`, see `statistics` … Without keys everybody may."""
     caller: Caller | None = getattr(request.state, "caller", None)
-    if caller is not None and right not in caller.key.may:
+    return caller is None or right in caller.key.may
+
+
+def require(request: Request, right: str) -> None:
+    """Raise MayNot unless the caller may."""
+    if not may(request, right):
         raise MayNot(what=right)
 
 

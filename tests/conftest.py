@@ -55,6 +55,7 @@ class Store:
             database=given["db_name"],
             autocommit=True,
             charset="utf8mb4",
+            ssl_disabled=True,  # saves 20 ms for each connection
             **more,
         )
         self.opened.append(connection)
@@ -111,7 +112,8 @@ def given_store(url: str) -> Store:
             "db_name": parts.path.lstrip("/") or "turnkeeper_test",
         }
     )
-    for table in ("messages", "conversations", "idempotency_keys", "schema_migrations"):
+    tables = "run_cancellations run_records runs idempotency_keys messages conversations schema_migrations"
+    for table in tables.split():
         store.rows(f"DROP TABLE IF EXISTS {table}")
     make_tables(store)
     return store

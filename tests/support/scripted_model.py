@@ -252,7 +252,8 @@ def deltas(message: Json) -> Iterator[Json]:
         for piece in split(message[key], CONTENT_PIECES):
             yield {key: piece}
     for index, one in enumerate(calls if isinstance(calls, list) else []):
-        arguments = (one.get("function") or {}).get("arguments") if isinstance(one, dict) else None
+        function = one.get("function") if isinstance(one, dict) else None
+        arguments = function.get("arguments") if isinstance(function, dict) else None
         if not isinstance(arguments, str):
             yield {"tool_calls": [{"index": index, **one} if isinstance(one, dict) else one]}
             continue
