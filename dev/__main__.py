@@ -67,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     db.add_argument("action", choices=["start", "stop", "status", "shell"])
     command("doctor", "look for what keeps this checkout from working, and say what to do")
     command("bench", "measure what a turn costs")
+    command("torture", "kill, freeze and cut everything at any moment, and look whether a turn was lost or doubled")
     command("owner", "hand what was stored without keys to an owner")
     command("key", "make a key for a caller")
     return parser
@@ -101,6 +102,11 @@ def run_for_others(command: str, rest: list[str]) -> int | None:
         from dev import bench
 
         return bench.main(rest)
+    if command == "torture":
+        environment.enter()
+        from dev import torture
+
+        return torture.main(rest)
     return None
 
 

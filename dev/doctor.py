@@ -169,10 +169,10 @@ def collect(name: str, order: dict[str, Path], missing: list[str]) -> None:
 
 def is_ours(name: str) -> bool:
     """Whether a name that no file here bears must be one of ours: it is neither Python's nor a package's."""
-    if name in sys.stdlib_module_names or name in packages():
+    if name in sys.stdlib_module_names or any(f"{package}_".startswith(f"{name}_") for package in packages()):
         return False
     spec = importlib.util.find_spec(name)
-    return spec is None or spec.origin is None  # without an origin: just a folder of that name
+    return spec is None or list(spec.submodule_search_locations or []) == [str(ROOT / name)]  # just a folder of ours
 
 
 def imported_names(path: Path) -> Iterator[str]:
@@ -266,6 +266,7 @@ def check_configuration(case: Case) -> Finding:
     from config import Settings
     from db import Database
     from errors import ConfigError
+    from main import create_app
 
     case.environ = {**up.DEFAULTS, **configuration.read()}
     case.demo = not configuration.is_set(case.environ, "BASE_URL", "API_KEY")
@@ -277,12 +278,13 @@ def check_configuration(case: Case) -> Finding:
     try:
         case.settings = Settings.from_env(case.environ)
         case.settings.prompt()
+        case.database = Database(case.settings)
+        create_app(case.settings.model_copy(update={"toolsets": ()}))  # for the settings of its parts
     except ConfigError as error:
         named = [name for name in case.sources if re.search(rf"\b{name}\b", str(error))]
-        return fail(str(error), f"Mend {case.origin(*named)}; docs/configuration.md says what is expected.")
-    try:
-        case.database = Database(case.settings)
-    except OSError as error:  # of files, and of what should be certificates
+        mend = f"Mend {case.origin(*named)}; " if named else ""
+        return fail(str(error), f"{mend}docs/configuration.md says what is expected.")
+    except OSError as error:  # of a file, or of what should be certificates
         return fail(f"DB_SSL_CA is no file of certificates: {error.strerror}", f"Mend {case.origin('DB_SSL_CA')}.")
     case.stack.callback(case.database.close)
     finding = ok(told_sources(case.sources), *odd_lines(set(fields)), *hidden_values(case))
@@ -373,10 +375,10 @@ def odd_lines(fields: set[str]) -> list[tuple[str, str]]:
         return []
     with path.open(encoding="utf-8") as file:
         bindings = list(parse_stream(file))
-    broken = [binding.original.line for binding in bindings if binding.error]
+    broken = [one.original.line for one in bindings if one.error or (one.key and one.value is None)]
     hint = "Write it as NAME=value, with an ASCII `=`."
     odd = [(f"line {line} of {shown(path)} is no setting", hint) for line in broken]
-    for name, times in Counter(binding.key for binding in bindings if binding.key).items():
+    for name, times in Counter(one.key for one in bindings if one.key and one.value is not None).items():
         if times > 1:
             odd.append((f"{name} stands {times} times in {shown(path)}", f"Keep one {name}; the last one counts."))
         near = difflib.get_close_matches(name, fields, n=1, cutoff=0.85)
@@ -387,9 +389,12 @@ def odd_lines(fields: set[str]) -> list[tuple[str, str]]:
 
 def hidden_values(case: Case) -> list[tuple[str, str]]:
     """Settings in the file that an empty variable of the environment takes away."""
-    there = values_in_file()
-    hidden = [name for name in case.sources if case.environ.get(name) == "" and there.get(name) and not case.private]
-    return [(f"{name} is empty in the environment, which hides its value in .env", f"Unset {name}.") for name in hidden]
+    path, there = env_file(), values_in_file()
+    if path is None or case.private:
+        return []
+    hidden = [name for name in case.sources if case.environ.get(name) == "" and there.get(name)]
+    odd = f"is empty in the environment, which hides its value in {shown(path)}"
+    return [(f"{name} {odd}", f"Unset {name}.") for name in hidden]
 
 
 # ---------------------------------------------------------------------------------------- network
@@ -495,11 +500,13 @@ def mend_place(case: Case) -> tuple[str, ...]:
 LOGIN = {
     1045: "Check {origin}. In .env a value with #, quotes or spaces stands in '…'. An account also has a host that it "
     "may come from: the server names the one it saw.",
-    1698: "This account gets in by the socket only, as the system's user of that name. Make another one: {grant}",
+    1698: "This account gets in by the socket only, as the system's user of that name. Make another one: {account}",
     1044: "The account may not use {database}, or there is none of that name. As an administrator: {create} {grant}",
     1049: "Check DB_NAME, which is {database}, or make it: {create}",
-    1130: "The server admits nobody from this machine. As an administrator: {grant}",
-    1040: "The server has no connection left: end programs that hold some, or raise max_connections there.",
+    1130: "The server admits nobody from this machine. As an administrator: {account}",
+    1040: "No connection is left: end programs that hold some, or raise max_connections of the server.",
+    1203: "No connection is left for this account: end programs that hold some, or raise its limit on the server.",
+    1226: "No connection is left for this account: end programs that hold some, or raise its limit on the server.",
     1129: "Too many broken connections came from here. As an administrator: FLUSH HOSTS.",
     1820: "The password has expired: log in with a client and use ALTER USER.",
     1862: "The password has expired. As an administrator: ALTER USER … IDENTIFIED BY '…'.",
@@ -523,28 +530,31 @@ def check_login(case: Case) -> Finding:
 
     try:
         case.connection = case.database.connect()
+        case.stack.enter_context(closing(case.connection))
+        case.rows("SELECT 1")  # a password that has expired lets in, and no further
     except StoreUnavailable:  # let in, and too old for us: the next layer tells
         return ok(f"as {case.settings.db_user}")
     except pymysql.Error as error:
         number, text = error_number(error), str(error.args[-1])
         if isinstance(getattr(error, "original_exception", None), ssl.SSLError):
-            hint = f"{case.origin('DB_SSL_CA')} should hold the authority that signed the server's certificate."
+            hint = f"{case.origin('DB_SSL_CA')} has to hold who signed the server's certificate, and that DB_HOST."
             return fail(f"{case.where}: no TLS, {text}", hint)
         hint = LOGIN.get(number, "The server's log may say more.").format(
             origin=case.origin("DB_USER", "DB_PASSWORD"), database=case.settings.db_name, **for_administrators(case)
         )
         return fail(f"{case.where}: error {number}, {text}", hint)
-    case.stack.enter_context(closing(case.connection))
     return ok(f"as {case.settings.db_user}")
 
 
 def for_administrators(case: Case) -> dict[str, str]:
-    """Statements for someone who may do more than our account."""
-    name, account = case.settings.db_name.replace("`", "``"), f"'{case.settings.db_user}'@'…'"
+    """Statements for someone who may do more than our account: a database, a new account, more for the one there is."""
+    name = case.settings.db_name.replace("`", "``")
     escaped = name.replace("_", r"\_")
+    grant = f"GRANT {NEEDED} ON `{escaped}`.* TO"
     return {
         "create": f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4;",
-        "grant": f"CREATE USER {account} IDENTIFIED BY '…'; GRANT {NEEDED} ON `{escaped}`.* TO {account};",
+        "account": f"CREATE USER '{mariadb.USER}'@'…' IDENTIFIED BY '…'; {grant} '{mariadb.USER}'@'…';",
+        "grant": f"{grant} '{case.settings.db_user}'@'…';",
     }
 
 
@@ -561,7 +571,7 @@ def check_server(case: Case) -> Finding:
         return fail(f"{case.where}: {case.version} is too old", f"Use {oldest}, or newer; {own}")
     [(version, comment, most)] = case.rows("SELECT VERSION(), @@version_comment, @@max_connections")
     kind = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    found, wanted = f"{kind} {version} ({comment})", case.settings.db_pool_size
+    found, wanted = f"{kind} {version}, {comment.strip('()')}", case.settings.db_pool_size
     if most >= wanted:
         return ok(found)
     hint = f"Lower {case.origin('DB_POOL_SIZE')}, or raise max_connections of the server."
@@ -571,6 +581,8 @@ def check_server(case: Case) -> Finding:
 # ---------------------------------------------------------------------------------------- charset
 
 SAMPLE = "中文 😀"
+CHARSETS = """\
+SELECT @@character_set_database, @@character_set_client, @@character_set_connection, @@character_set_results"""
 NOT_UTF8MB4 = """\
 SELECT table_name, column_name, character_set_name FROM information_schema.columns
 WHERE table_schema = DATABASE() AND table_name IN ('conversations', 'messages')
@@ -579,13 +591,10 @@ WHERE table_schema = DATABASE() AND table_name IN ('conversations', 'messages')
 
 def check_charset(case: Case) -> Finding:
     """Every character comes through: utf8mb4 on the connection, the columns and the database."""
-    names = ("client", "connection", "results", "database")
-    [sets] = case.rows(f"SELECT {', '.join(f'@@character_set_{name}' for name in names)}")
-    if wrong := [
-        f"character_set_{name} is {one}" for name, one in zip(names[:3], sets, strict=False) if one != "utf8mb4"
-    ]:
+    [(default, *sets)] = case.rows(CHARSETS)
+    if set(sets) != {"utf8mb4"}:
         hint = "The server overrides what the client asks for: remove skip-character-set-client-handshake there."
-        return fail(f"the connection is not utf8mb4: {', '.join(wrong)}", hint)
+        return fail(f"client, connection and results are {', '.join(sets)}, not utf8mb4", hint)
     [(back, seen)] = case.rows("SELECT %s, HEX(%s)", SAMPLE, SAMPLE)
     if back != SAMPLE or seen != SAMPLE.encode().hex().upper():
         return fail(f"{SAMPLE} came back as {back!r}", "Something between us and the server changes text: a proxy?")
@@ -594,11 +603,11 @@ def check_charset(case: Case) -> Finding:
         convert = "ALTER TABLE … CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;"
         return fail(f"not utf8mb4: {columns}", f"Save what is in these tables, then use another DB_NAME, or {convert}")
     found = f"{SAMPLE} comes back whole"
-    if sets[3] == "utf8mb4":
+    if default == "utf8mb4":
         return ok(f"utf8mb4 on the connection and the database; {found}")
     name = case.settings.db_name.replace("`", "``")
     hint = f"Our tables name their own, others may not: ALTER DATABASE `{name}` CHARACTER SET utf8mb4;"
-    return ok(found, (f"but the default of the database is {sets[3]}", hint))
+    return ok(found, (f"but the default of the database is {default}", hint))
 
 
 # ---------------------------------------------------------------------------------------- privileges
@@ -606,12 +615,12 @@ def check_charset(case: Case) -> Finding:
 # EXPLAIN wants the privilege of the statement and does not carry it out; that the table is absent is no hindrance.
 PROBES = {
     "SELECT": "EXPLAIN SELECT 1 FROM {table}",
-    "INSERT": "EXPLAIN INSERT INTO {table} (conversation_id) VALUES ('')",
-    "UPDATE": "EXPLAIN UPDATE {table} SET conversation_id = '' WHERE 1 = 0",
+    "INSERT": "EXPLAIN INSERT INTO {table} () VALUES ()",
+    "UPDATE": "EXPLAIN UPDATE {table} SET {column} = {column} WHERE 1 = 0",
     "DELETE": "EXPLAIN DELETE FROM {table} WHERE 1 = 0",
 }
-# What the service does to which table; the messages of a deleted conversation go by cascade.
-USED = {"conversations": ("SELECT", "INSERT", "UPDATE", "DELETE"), "messages": ("SELECT", "INSERT")}
+# Where not all of them are needed; rows of the last two go with those they belong to, by cascade.
+ENOUGH = {"schema_migrations": ["SELECT"], "messages": ["SELECT", "INSERT"], "run_records": ["SELECT", "INSERT"]}
 DENIED = {1044, 1142, 1143, 1227}
 TO_CHANGE_TABLES = {"CREATE", "ALTER", "DROP", "INDEX", "REFERENCES"}
 TOO_MUCH = {"SUPER", "FILE", "SHUTDOWN", "CREATE USER", "DROP"}  # on every database
@@ -621,11 +630,15 @@ GRANT = re.compile(r"GRANT (.+?) ON (?:\*|`((?:[^`]|``)+)`)\.(\*|`(?:[^`]|``)+`)
 
 def check_privileges(case: Case) -> Finding:
     """The account may do what the service does, perhaps what `migrate` does, and not far more."""
-    used = [(privilege, table) for table, privileges in USED.items() for privilege in privileges]
-    denied = [f"{privilege} on {table}" for privilege, table in used if is_denied(case, privilege, table)]
-    user, grant = case.settings.db_user, for_administrators(case)["grant"]
+    denied = [
+        f"{privilege} on {table}"
+        for table, columns in our_tables().items()
+        for privilege in ENOUGH.get(table, PROBES)
+        if is_denied(case, PROBES[privilege].format(table=table, column=columns[0]))
+    ]
+    user, statements = case.settings.db_user, for_administrators(case)
     if denied:
-        return fail(f"{user} may not {', '.join(denied)}", f"As an administrator: {grant}")
+        return fail(f"{user} may not {', '.join(denied)}", f"As an administrator: {statements['grant']}")
     everywhere, here = granted(case)
     [(read_only,)] = case.rows("SELECT @@read_only")
     if str(read_only) not in ("0", "OFF") and not everywhere & EVEN_IF_READ_ONLY:
@@ -634,17 +647,18 @@ def check_privileges(case: Case) -> Finding:
     found = f"{user} may read and write, and {may} change tables, as `migrate` does"
     if not everywhere & TOO_MUCH:
         return ok(found)
-    return ok(found, ("but also far more, on every database", f"Give the service an account of its own: {grant}"))
+    own = f"Give the service an account of its own: {statements['account']}"
+    return ok(found, ("but also far more, on every database", own))
 
 
-def is_denied(case: Case, privilege: str, table: str) -> bool:
+def is_denied(case: Case, statement: str) -> bool:
     """Whether the server refuses a statement for want of a privilege, and for nothing else."""
     import pymysql
 
     from db import error_number, is_dead
 
     try:
-        case.rows(PROBES[privilege].format(table=table))
+        case.rows(statement)
     except pymysql.err.MySQLError as error:
         if is_dead(error):
             raise
@@ -654,12 +668,9 @@ def is_denied(case: Case, privilege: str, table: str) -> bool:
 
 def granted(case: Case) -> tuple[set[str], set[str]]:
     """The privileges on every database, and those on all tables of ours; by roles that are in force, too."""
-    [(roles,)] = case.rows("SELECT CURRENT_ROLE()")
-    # MariaDB shows what comes by a role, MySQL only when it is asked to; without roles they say NULL and NONE.
-    using = f" FOR CURRENT_USER() USING {roles}" if roles and roles.startswith("`") else ""
     everywhere: set[str] = set()
     here: set[str] = set()
-    for (line,) in case.rows(f"SHOW GRANTS{using}"):
+    for (line,) in case.rows("SHOW GRANTS"):
         grant = GRANT.match(line)
         if grant is None or grant[3] != "*":
             continue
@@ -690,41 +701,49 @@ def check_schema(case: Case) -> Finding:
 
     with case.connection.cursor() as cursor:
         done, lacking = applied(cursor), missing_columns(cursor)
+    files = migrations()
+    missing = [file.name for version, file in files.items() if version not in done or not done[version][2]]
     everywhere, here = granted(case)
     migrate = "`python3 -m dev migrate`"
     if not TO_CHANGE_TABLES <= everywhere | here:
         migrate += f" with an account that may change tables, which {case.settings.db_user} may not"
-    if lacking:
+    if not done and lacking:
         hint = "Tables of another program may be in the way: use another DB_NAME, or rename them, then"
         return fail("; ".join(lacking), f"{hint} {migrate}.")
     if not done:
         hint = f"Make them: {migrate}; `python3 -m dev up` does it, too."
         return fail(f"no tables of ours in {case.settings.db_name}", hint)
-    files = migrations()
-    if missing := [file.name for version, file in files.items() if version not in done or not done[version][2]]:
+    if missing:
         return fail(f"the tables lack {', '.join(missing)}", f"Bring them up to date: {migrate}.")
+    if lacking:
+        return fail("; ".join(lacking), "Somebody changed the tables: restore a backup, or use another DB_NAME.")
     if newer := [str(version) for version in done if version not in files]:
         odd = f"newer than this checkout, which has no migration {', '.join(newer)}"
         return ok(f"version {max(done)}", (odd, "Update the checkout: `git pull`."))
     return check_packet(case, f"version {max(done)}, up to date")
 
 
-def missing_columns(cursor: Cursor) -> list[str]:
-    """What tables with the names of ours lack; tables that are not there lack nothing."""
+def our_tables() -> dict[str, list[str]]:
+    """The tables of schema.sql with their columns."""
     from migrate import HERE, statements_of
 
+    made = [re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", text) for text in statements_of(HERE / "schema.sql")]
+    return {one[1]: re.findall(r"^  ([a-z]\w*) +[A-Z]", one.string, re.MULTILINE) for one in made if one}
+
+
+def missing_columns(cursor: Cursor) -> list[str]:
+    """What our tables lack. Where there is no schema_migrations, those that are not there lack nothing."""
     cursor.execute("SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = DATABASE()")
-    columns: dict[str, list[str]] = {}
+    there: dict[str, list[str]] = {}
     for table, column in cursor.fetchall():
-        columns.setdefault(table, []).append(column)
+        there.setdefault(table, []).append(column)
     lacking = []
-    for statement in statements_of(HERE / "schema.sql"):
-        made = re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", statement)
-        there = columns.get(made[1]) if made else None
-        if made and there:
-            wanted = re.findall(r"^  ([a-z]\w*) +[A-Z]", statement, re.MULTILINE)
-            if missing := [name for name in wanted if name not in there]:
-                lacking.append(f"the table {made[1]} lacks {', '.join(missing)} (it has {', '.join(there)})")
+    for table, columns in our_tables().items():
+        missing = [name for name in columns if name not in there.get(table, [])]
+        if table in there and missing:
+            lacking.append(f"the table {table} lacks {', '.join(missing)} (it has {', '.join(there[table])})")
+        elif missing and "schema_migrations" in there:
+            lacking.append(f"there is no table {table}")
     return lacking
 
 
@@ -844,7 +863,7 @@ async def wrong_path(case: Case, client: AsyncOpenAI, url: str) -> Finding:
     status, _ = await request(client, "/chat/completions", {})  # asks nothing, and so is refused where there is one
     if status not in (404, 405):
         return ok(url, ("it has no list of models, so key and model were not tried", "`--ask` tries both."))
-    status, _ = await request(client, f"{client.base_url}v1/models")
+    status, _ = await request(client, "/v1/models")
     lacks = f"{origin} lacks /v1 at its end: {url}/v1."
     return fail(found, lacks if status != 404 else f"Check {origin}: it usually ends with /v1.")
 
@@ -875,7 +894,7 @@ def no_model(case: Case, error: BaseException) -> Finding:
     hints, mend = proxy_hint(url), f"Mend {case.origin('BASE_URL')}, or start the service there."
     if type(error) in (ValueError, ImportError):  # before anything was sent
         return fail("a proxy variable cannot be used", *hints, "Unset it, or let it name an http:// proxy.")
-    for one in chain:
+    for one in reversed(chain):  # errors of the client are of this kind, too, without its particulars
         if isinstance(one, ssl.SSLError):
             return no_tls(url, one, hints)
     ways: list[tuple[type[BaseException], str, str]] = [
@@ -928,14 +947,14 @@ def proxy_hint(url: str) -> tuple[str, ...]:
 def check_tools(case: Case) -> Finding:
     """What TOOLSETS names can be registered, and the model is told of just those tools."""
     from errors import ConfigError
-    from main import CAPABILITIES
-    from runtime import BUILT_IN, Runtime
+    from main import CAPABILITIES, build_runtime
+    from runtime import BUILT_IN
     from tools import LEGAL_NAME
 
     known = ", ".join([*BUILT_IN, *CAPABILITIES])
     mend = f"{case.origin('TOOLSETS')} takes {known}, and import paths of modules with register(runtime)."
     try:
-        runtime = Runtime(case.settings, CAPABILITIES)
+        runtime = build_runtime(case.settings)
     except ConfigError as error:
         return fail(str(error), mend)
     except Exception as error:

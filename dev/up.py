@@ -117,6 +117,8 @@ def serve(host: str, port: int, environ: dict[str, str], family: Family, stack: 
     environ.update(chosen.settings)
     if demo is not None:
         environ.update(BASE_URL=demo_model_url(demo), API_KEY=DEMO, DEFAULT_MODEL=DEMO)
+        # It is on this machine: no proxy may stand between.
+        environ.update(NO_PROXY=",".join(filter(None, [environ.get("NO_PROXY"), "127.0.0.1"])))
     database.apply_schema(environ, chosen.label)
     stack.callback(family.close)  # the service ends before its database
     service = family.start_service(service_command(host, port), environ)

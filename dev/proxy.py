@@ -1,7 +1,7 @@
 """A small TCP proxy whose connections can be cut, delayed, frozen and refused: faults between service and database.
 
     with CuttableProxy("127.0.0.1", 3306) as proxy:
-        proxy.cut_reply_to(b"COMMIT")    # it is done on the server, and the client never hears of it
+        proxy.cut_reply_to(COMMIT)       # it is done on the server, and the client never hears of it
         ...                              # connect to 127.0.0.1, port proxy.port
 
 A fault waits for the next bytes from a client that contain its pattern, also across two reads, and happens once.
@@ -19,6 +19,7 @@ from typing import Literal, Self
 
 READ_BYTES = 65536
 LONGEST_PATTERN = 1024
+COMMIT = b"\x03COMMIT"  # with the byte that stands before every statement: `READ COMMITTED` is something else
 Kind = Literal["cut_reply", "cut_before", "delay_reply"]
 
 
