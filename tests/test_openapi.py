@@ -1,0 +1,67 @@
+"""The OpenAPI document is true: whatever a caller sends, no route fails, and each answer is one that is documented.
+
+Schemathesis makes the requests from the document itself, good and bad ones, and follows links between them.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import MakeClient, MakeService
+from tests.support.scripted_model import ScriptedModel
+
+METHODS = {"get", "post", "put", "patch", "delete"}
+
+# What the document cannot say: a cursor is one that a page gave, a name has no control characters, `1.0` is no whole
+# number, an Idempotency-Key is used for one request only; a deleted conversation begins anew with its next message;
+# `GET /api/runs/stream` reads `stream` as an id.
+RULES = """
+[checks.positive_data_acceptance]
+enabled = false
+[checks.use_after_free]
+enabled = false
+[[operations]]
+include-path = "/api/runs/stream"
+[operations.checks.unsupported_method]
+enabled = false
+"""
+
+
+def test_every_route_says_what_it_answers_and_has_a_name_of_its_own(client_for: MakeClient) -> None:
+    document = client_for().get("/openapi.json").json()
+    operations = [
+        (f"{method} {path}", operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if method in METHODS
+    ]
+    names = [operation["operationId"] for _, operation in operations]
+    assert len(names) == len(set(names))
+    for place, operation in operations:
+        assert operation["description"] and operation["tags"], place
+        told = set(operation["responses"])
+        assert {"401", "403", "500"} <= told or {"4XX", "5XX"} <= told, place
+
+
+@pytest.mark.skipif(shutil.which("schemathesis", path=Path(sys.executable).parent) is None, reason="no schemathesis")
+def test_no_request_is_answered_with_a_failure_or_as_is_not_documented(
+    service_for: MakeService, model: ScriptedModel, tmp_path: Path
+) -> None:
+    model.echoes()
+    service = service_for(TRACE_RETENTION_DAYS="7")
+    (tmp_path / "rules.toml").write_text(RULES, encoding="utf-8")
+    program = [str(Path(sys.executable).parent / "schemathesis"), "--config-file", "rules.toml", "run"]
+    how = ["--max-examples", "8", "--generation-deterministic", "--max-time", "18", "--no-color"]
+    done = subprocess.run(
+        [*program, f"{service.http.base_url}/openapi.json", *how],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-1000:]
+    assert "a request failed" not in service.log.read_text(encoding="utf-8")
+    assert service.http.get("/healthz").status_code == 200
