@@ -120,7 +120,8 @@ class Model:
                     pause_s = FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1)
                 spoken = gate is not None and gate.passed
                 if not fault.again or attempt == RETRIES or spoken or pause_s >= time_left_s():
-                    raise fault.error from fault
+                    # What was passed on cannot be told again, as it would be after the history is shortened.
+                    raise ModelError if spoken and isinstance(fault.error, ContextTooLong) else fault.error from fault
                 await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
@@ -137,8 +138,9 @@ class Model:
 
     async def _ask(self, body: dict[str, Any], gate: TextGate | None) -> Reply:
         """One request and its reply. Raises Fault."""
+        streamed = gate is not None and self._habits_of(body).stream
         try:
-            response = await self._send(self._fitted(body, stream=gate is not None))
+            response = await self._send(self._fitted(body, streamed))
             try:
                 draft = await self._read(
                     response, Draft({tool["function"]["name"] for tool in body.get("tools", [])}), gate
@@ -149,10 +151,10 @@ class Model:
             finally:
                 await response.aclose()
         except APIStatusError as error:
-            raise self._refused(error.status_code, error.body, error.response.headers, body) from error
+            raise self._refused(error.status_code, error.body, error.response.headers, body, streamed) from error
         except BadReply as error:
             log.warning("the model service's reply cannot be used: %s", error)
-            raise self._refused(status_inside(error.vendor), error.vendor, {}, body) from error
+            raise self._refused(status_inside(error.vendor), error.vendor, {}, body, streamed) from error
         except APIConnectionError as error:  # a timeout of the transport too: the time limit is ours alone
             log.warning("the model service cannot be reached: %s", type(error.__cause__ or error).__name__)
             raise Fault(ModelUnavailable(retry_after_s=5), again=True) from error
@@ -191,7 +193,7 @@ class Model:
                         del message["reasoning_content"]
                 messages.append(message)
             body = {**body, "messages": messages}
-        if stream and habits.stream:
+        if stream:
             body = {**body, "stream": True}
             if habits.stream_options:
                 body["stream_options"] = {"include_usage": True}
@@ -232,7 +234,7 @@ class Model:
             draft.take_body(parsed(b"".join([piece async for piece in bounded(response)])))
         return draft
 
-    def _refused(self, status: int, vendor: Any, headers: Any, body: dict[str, Any]) -> Fault:
+    def _refused(self, status: int, vendor: Any, headers: Any, body: dict[str, Any], streamed: bool) -> Fault:
         """What a refusal means, and whether to ask once more in another way. vendor: the error as it came."""
         code, text = words_of(vendor)
         known = code if re.fullmatch(r"[A-Za-z_ ]{1,60}|\d{1,6}", code) else "unknown"  # never a text or a key
@@ -243,8 +245,8 @@ class Model:
                 self._learn(body, reasoning_back=habits.reasoning_back is None)  # wanted, or sent and not wanted
                 return Fault(ModelError(), again=True, after_s=0)
             for habit in ("stream_options", "stream"):
-                if habit in text and getattr(habits, habit):  # it is answered without, then
-                    self._learn(body, **{habit: False})
+                if streamed and re.search(rf"\b{habit}\b", text) and getattr(habits, habit):
+                    self._learn(body, **{habit: False})  # it is asked without, then
                     return Fault(ModelError(), again=True, after_s=0)
         too_long = "context_length_exceeded" in code or (status in (400, 422) and TOO_LONG.search(text))
         if status == 413 or too_long:

@@ -23,7 +23,9 @@ def main(arguments: list[str]) -> int:
         need_a_server()
     # A later -m of the caller's own counts instead of ours. -ra: what was skipped, and why, is shown at the end.
     selection = ["-m", "" if everything else "not slow"]
-    become([sys.executable, "-m", "pytest", "-ra", *selection, *arguments], environ)
+    # Two files at a time: much of the time they wait. A later -n of the caller's own counts instead, `-n 0` for one.
+    at_once = ["-n", "2", "--dist", "loadfile"]
+    become([sys.executable, "-m", "pytest", "-ra", *at_once, *selection, *arguments], environ)
 
 
 def need_a_server() -> None:

@@ -72,7 +72,8 @@ def test_another_owners_conversation_is_as_if_it_were_not_there(
         nobodys = keyed.request(method, path_of("none") + path, headers=bearer(BOB), **body)
         assert (theirs.status_code, theirs.text) == (nobodys.status_code, nobodys.text)
         assert theirs.status_code == 404
-    assert keyed.get("/api/conversations", headers=bearer(BOB)).json()["data"] == []
+    shown = keyed.get("/api/conversations", params={"limit": 200}, headers=bearer(BOB)).json()["data"]
+    assert conversation_id not in [conversation["conversation_id"] for conversation in shown]
     assert store.messages(conversation_id, "alice") == [("user", "secret plum"), ("assistant", "Plum is safe.")]
 
 
