@@ -88,7 +88,11 @@ def private_store(folder: Path, *options: str) -> Store:
     server = PrivateServer(folder, options=options)
     server.start()
     store = Store(settings_of(server.environment()), server)
-    make_tables(store)
+    try:
+        make_tables(store)
+    except BaseException:
+        server.stop()
+        raise
     return store
 
 
