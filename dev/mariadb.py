@@ -135,6 +135,13 @@ def find_program() -> Program | None:
     return None
 
 
+def real_mysql() -> Program | None:
+    """A usable MySQL, not MariaDB: what TURNKEEPER_MYSQLD names, else the mysqld of this machine if it is one."""
+    path = os.environ.get("TURNKEEPER_MYSQLD") or shutil.which("mysqld", path=os.environ.get("PATH", os.defpath))
+    program = identify(path) if path else None
+    return program if program is not None and program.flavour == "MySQL" and program.usable else None
+
+
 def ensure_installed() -> Program:
     """The server program to use, installed first if there is none and we may. Raises NotInstalled."""
     if sys.platform == "win32":

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 from dev import configuration, mariadb
 from dev.common import say
 from dev.processes import become
+
+TABLES = "storage storage_faults migrations idempotency runs access conversations chat torture".split()
 
 
 def main(arguments: list[str]) -> int:
@@ -21,11 +24,28 @@ def main(arguments: list[str]) -> int:
         environ["TURNKEEPER_TEST_ALL"] = "1"
     if not os.environ.get("TEST_DATABASE_URL"):
         need_a_server()
-    # A later -m of the caller's own counts instead of ours. -ra: what was skipped, and why, is shown at the end.
+    # A later -m of the caller's own counts instead. -ra: what was skipped, and why, is shown at the end.
     selection = ["-m", "" if everything else "not slow"]
     # Two files at a time: much of the time they wait. A later -n of the caller's own counts instead, `-n 0` for one.
     at_once = ["-n", "2", "--dist", "loadfile"]
-    become([sys.executable, "-m", "pytest", "-ra", *at_once, *selection, *arguments], environ)
+    pytest = [sys.executable, "-m", "pytest", "-ra", *at_once]
+    if not everything:
+        become([*pytest, *selection, *arguments], environ)
+    status = subprocess.call([*pytest, *selection, *arguments], env=environ)
+    return status or on_real_mysql([*pytest, "-m", "not slow"], environ)
+
+
+def on_real_mysql(pytest: list[str], environ: dict[str, str]) -> int:
+    """What touches the tables once more, on MySQL itself where there is one; its exit status, 0 where there is none."""
+    program = mariadb.real_mysql()
+    if os.environ.get("TEST_DATABASE_URL") or program is None:
+        say(
+            "Not tried on real MySQL: set TURNKEEPER_MYSQLD to a mysqld from 8.0 up, and leave TEST_DATABASE_URL unset."
+        )
+        return 0
+    say(f"Once more on {program.name}, what touches the tables …")
+    files = [f"tests/test_{name}.py" for name in TABLES]
+    return subprocess.call([*pytest, *files], env={**environ, "MARIADBD": str(program.path)})
 
 
 def need_a_server() -> None:
