@@ -286,6 +286,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             log.warning("%s is not set: no question can be answered until it is", name)
         gc.collect()
         gc.freeze()  # what is there now stays: the collector need not look at it again
+        gc.set_threshold(10_000)  # a turn makes many objects and few cycles
         yield
 
     app = FastAPIOffline(

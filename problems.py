@@ -6,6 +6,7 @@ All of it works from within the routes, so that they behave the same in whatever
 import asyncio
 import base64
 import contextlib
+import functools
 import ipaddress
 import logging
 import re
@@ -246,6 +247,7 @@ def problem_route(limit: int, answer: ErrorAnswer = problem_answer) -> type[APIR
 PROXIED = {b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"via"}
 
 
+@functools.lru_cache(maxsize=1_000)
 def is_loopback(host: str | None) -> bool:
     """Whether a host name or address is this machine's own."""
     try:

@@ -302,16 +302,20 @@ def calls_in_text(text: str, known: set[str]) -> tuple[str, list[RawCall]]:
 
 
 def json_values(text: str) -> list[Any]:
-    """The JSON values that stand one after the other in a text, lists taken apart; [None] where it is anything else."""
+    """The JSON values that stand one after the other in a text, lists taken apart; [None] where it is anything else.
+
+    An object in doubled braces is one too: Qwen's template of calls shows them so, and small models copy it.
+    """
     values: list[Any] = []
     text, at = unfence(text), 0
     try:
         while at < len(text):
-            value, at = STRICT.raw_decode(text, at)
+            doubled = text.startswith("{{", at)
+            value, at = STRICT.raw_decode(text, at + doubled)
             if isinstance(value, dict) and set(value) == {"tool_calls"}:
                 value = value["tool_calls"]
             values += value if isinstance(value, list) else [value]
-            while at < len(text) and text[at] in " \t\r\n,;":
+            while at < len(text) and text[at] in (" \t\r\n,;}" if doubled else " \t\r\n,;"):
                 at += 1
     except (ValueError, RecursionError):
         return [None]
@@ -319,15 +323,21 @@ def json_values(text: str) -> list[Any]:
 
 
 def call_of(value: Any, known: set[str] | None = None) -> RawCall | None:
-    """The call in `{"name": …, "arguments": {…}}`. known: the only names that make it a call, None for any."""
+    """The call in `{"name": …, "arguments": {…}}`. known: the names of the tools, if nothing else marks it as a call.
+
+    Exactly this shape is a call then too, whatever it names: small models make tools up, and are told so.
+    """
     if isinstance(value, dict) and isinstance(value.get("function"), dict):  # the shape of the field tool_calls
         value = value["function"]
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return None
     arguments = value.get("arguments", value.get("parameters", {} if known is None else None))
-    strange = set(value) - {"name", "arguments", "parameters", "type", "id"}
-    if not isinstance(arguments, dict | str) or (known is not None and (value["name"] not in known or strange)):
+    if not isinstance(arguments, dict | str):
         return None
+    if known is not None and set(value) != {"name", "arguments"}:
+        strange = set(value) - {"name", "arguments", "parameters", "type", "id"}
+        if strange or value["name"] not in known:
+            return None
     return RawCall(None, value["name"], arguments)
 
 

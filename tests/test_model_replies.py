@@ -772,6 +772,13 @@ CALLS_AS_TEXT: list[tuple[str, str, list[str]]] = [
     ("a fence without a word", fenced(as_json("a"), ""), ["a"]),
     ("a fence with a word of its own", fenced(as_json("a"), "tool_call"), ["a"]),
     ("Chinese", tagged(as_json("请记下")), ["请记下"]),
+    # Said by qwen2.5-coder:1.5b with its own template, which shows the shape of a call in doubled braces.
+    ("doubled braces", "{" + as_json("a") + "}", ["a"]),
+    ("doubled braces, one too many", "{" + as_json("a") + "}}", ["a"]),
+    ("doubled braces, one too few", "{" + as_json("a"), ["a"]),
+    ("doubled braces in a tag", tagged("{" + as_json("a") + "}"), ["a"]),
+    ("doubled braces, several", f"{{{as_json('a')}}}\n{{{as_json('b')}}}", ["a", "b"]),
+    ("doubled braces in a fence", fenced("{" + as_json("a") + "}"), ["a"]),
 ]
 
 
@@ -824,12 +831,27 @@ def test_a_call_written_as_text_that_cannot_be_read_is_asked_for_again_and_is_ne
     left_nothing(client, store, model, conversation_id, before=2)
 
 
+@both_ways
+@pytest.mark.parametrize("text", ["{%s}", "%s", "[%s]", fenced("%s")])
+def test_a_call_written_as_text_of_a_tool_that_does_not_exist_is_told_to_the_model(
+    client: TestClient, store: Store, model: ScriptedModel, conversation_id: str, way: str, text: str
+) -> None:
+    model.says(text % '{"name": "generate_poem", "arguments": {"theme": "数据库"}}').says("Done.")
+    outcome = ask(client, way, conversation_id)
+    answered(outcome, store, conversation_id, "Done.")
+    assert "{" not in outcome.deltas()
+    assert "generate_poem" in json.dumps(model.requests[-1]["messages"][-1])
+
+
 ANSWERS_IN_JSON = [
     '{"result": 5}',
+    '{{"result": 444}}',
+    "{{ name }} is how Jinja writes it",
     "[1, 2, 3]",
     "{}",
     "[]",
-    as_json("a", name="Ada"),
+    as_json("a", name="Ada", age=36),
+    '{"name": "Ada", "parameters": {}}',
     as_json("a", description="what note does"),
     '{"name": "note"}',
     '{"name": "note", "arguments": null}',
