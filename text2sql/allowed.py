@@ -74,7 +74,8 @@ NAMED: dict[str, frozenset[str]] = {
         jsonb_extract_path jsonb_extract_path_text jsonb_object_keys jsonb_path_exists jsonb_path_query
         jsonb_path_query_array jsonb_path_query_first jsonb_strip_nulls jsonb_typeof lcm lpad ltrim make_date make_time
         make_timestamp make_timestamptz mod num_nonnulls num_nulls octet_length quote_ident quote_literal
-        quote_nullable regexp_like regexp_match regexp_matches regexp_split_to_array regexp_split_to_table row_to_json
+        quote_nullable regexp_like regexp_match regexp_matches regexp_split_to_array regexp_split_to_table row
+        row_to_json
         rpad rtrim similarity statement_timestamp string_to_table strpos timeofday to_date to_hex to_json to_jsonb
         to_timestamp to_tsquery to_tsvector plainto_tsquery transaction_timestamp trim_array trim_scale
         unistr upper_inf lower_inf

@@ -9,12 +9,13 @@ account should have no right to write (database.py).
 import logging
 import re
 import string
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlglot
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
 from .allowed import FUNCTIONS, NAMED, NODES, PARTS, TYPES
@@ -22,9 +23,11 @@ from .policy import Policy, Readable, near
 
 MAX_SQL_CHARS = 20_000
 MAX_NODES = 5_000
+MAX_DEPTH, MAX_BRACKETS = 60, 6  # of (…) and of […]
 FENCE = re.compile(r"\s*```[A-Za-z0-9]*\s*\n(.*?)\n?\s*```\s*", re.S)
 CATALOGS = frozenset("information_schema performance_schema mysql sys pg_catalog pg_toast sqlite_master".split())
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of what is refused here anyway
+TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 CONTROL = {chr(code) for code in (*range(32), 127)} - set("\t\n\r")
 
 
@@ -96,6 +99,7 @@ def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
             raise Refused("syntax", "the statement cannot be written down in one way only", "Write it more simply.")
         check_nodes(again[0], policy, dialect)  # the writer may have put it differently: judge that too
         Check(policy, dialect).query(again[0], (), {})
+        check.no_hidden_words(text, again[0])
     except RecursionError:
         raise Refused("too_complex", "the statement is nested too deeply", "Write it more simply.") from None
     return Checked(text, tuple(sorted(check.tables)))
@@ -119,6 +123,7 @@ def parse(sql: str, dialect: str) -> exp.Expr:
     if dialect == "mysql" and re.search(r'\b(FROM|JOIN)\s+"', sql, re.I):
         raise Refused("syntax", "a string stands where a table should", dialect_hint('"', dialect))
     try:
+        check_depth(sql, dialect)
         trees = [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None and not is_nothing(tree)]
     except SqlglotError as error:
         raise Refused("syntax", f"this is not {dialect} SQL: {first_line(error)}", dialect_hint(sql, dialect)) from None
@@ -130,6 +135,18 @@ def parse(sql: str, dialect: str) -> exp.Expr:
     if not isinstance(tree, exp.Query) or isinstance(tree, exp.Table):
         raise Refused("not_select", f"only SELECT is allowed, this is {tree.key.upper()}", "Send one SELECT.")
     return tree
+
+
+def check_depth(sql: str, dialect: str) -> None:
+    """Brackets are not nested so deeply that reading them takes for ever. Raises Refused, or sqlglot's error."""
+    depth = {"(": 0, "[": 0}
+    for token in sqlglot.tokenize(sql, read=dialect):
+        if token.text in depth and token.token_type != TokenType.STRING:
+            depth[token.text] += 1
+        elif token.text in (")", "]") and token.token_type != TokenType.STRING:
+            depth["(" if token.text == ")" else "["] -= 1
+        if depth["("] > MAX_DEPTH or depth["["] > MAX_BRACKETS:
+            raise Refused("too_complex", "the statement is nested too deeply", "Write it more simply.")
 
 
 def is_nothing(tree: exp.Expr) -> bool:
@@ -252,6 +269,21 @@ class Check:
         if self.dialect == "postgres" and isinstance(node, exp.Identifier) and not node.args.get("quoted"):
             return node.name.translate(LOWER)
         return str(node.name)
+
+    def no_hidden_words(self, text: str, tree: exp.Expr) -> None:
+        """No hidden column's name stands in the text other than as a name that was looked up. Raises Refused."""
+        hidden = {column for table in self.tables for column in self.policy.readable(table).hidden}
+        if not hidden:
+            return
+        said = Counter(
+            token.text.casefold()
+            for token in sqlglot.tokenize(text, read=self.dialect)
+            if token.token_type not in TEXTS
+        )
+        looked_up = Counter(name.name.casefold() for name in tree.find_all(exp.Identifier))
+        for column in hidden:
+            if said[column] > looked_up[column]:
+                raise self.no_column(column, [])
 
     # ------------------------------------------------------------------ queries
 

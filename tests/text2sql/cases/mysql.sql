@@ -51,3 +51,19 @@ SELECT title FROM "books";
 SELECT b.id FROM books b FULL JOIN loans l ON l.book_id = b.id;
 -- deny structure_not_allowed: JSON_TABLE is fine, a partition is not
 SELECT id FROM books PARTITION (p0);
+-- deny type_not_allowed: as the name of a character set, which it is not
+SELECT CONVERT(name USING pin) FROM members;
+-- deny column_not_allowed: in the condition of a join in brackets
+SELECT b.id FROM (members m JOIN books b ON m.pin = b.title);
+-- deny column_not_allowed: inside a function of groups
+SELECT GROUP_CONCAT(name ORDER BY pin) FROM members;
+-- deny column_not_allowed: inside a search
+SELECT name FROM members WHERE MATCH(pin) AGAINST('x');
+-- deny column_not_allowed: in a named window
+SELECT ROW_NUMBER() OVER w FROM members WINDOW w AS (ORDER BY email);
+-- deny column_not_allowed: in JSON_TABLE
+SELECT j.x FROM members m, JSON_TABLE(m.pin, '$' COLUMNS(x INT PATH '$')) AS j;
+-- allow: JSON_TABLE over what may be read
+SELECT j.x FROM JSON_TABLE('[1,2]', '$[*]' COLUMNS(x INT PATH '$')) AS j;
+-- allow: a text that is the name of a hidden column
+SELECT 'pin' AS word, name FROM members WHERE town <> 'email';

@@ -53,3 +53,17 @@ SELECT 'wages'::regclass;
 SELECT ctid FROM books;
 -- deny structure_not_allowed: an escape that could hide a quote
 SELECT E'a\\' AS t;
+-- deny column_not_allowed: a whole row in FROM
+SELECT q.* FROM members m, LATERAL row_to_json(m) q;
+-- deny column_not_allowed: the star of a whole row
+SELECT ROW(m.*) FROM members m;
+-- deny column_not_allowed: a whole row compared
+SELECT 1 FROM members m WHERE m IS NOT NULL;
+-- deny unknown_table: the star of an outer row
+SELECT q.* FROM members m, LATERAL (SELECT m.*) q;
+-- deny column_not_allowed: in a list of values
+SELECT v.a FROM (VALUES ((SELECT pin FROM members LIMIT 1))) AS v(a);
+-- deny too_complex: brackets that take for ever to read
+SELECT [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]];
+-- allow: a column that has the name of its table's alias
+SELECT name FROM members name ORDER BY name.id;
