@@ -93,16 +93,26 @@ def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
         check_nodes(tree, policy, dialect)
         check = Check(policy, dialect)
         check.query(tree, (), {})
-        text = write(tree, dialect)
-        again = sqlglot.parse(text, read=dialect)
-        if len(again) != 1 or again[0] is None or write(again[0], dialect) != text:
-            raise Refused("syntax", "the statement cannot be written down in one way only", "Write it more simply.")
-        check_nodes(again[0], policy, dialect)  # the writer may have put it differently: judge that too
-        Check(policy, dialect).query(again[0], (), {})
-        check.no_hidden_words(text, again[0])
+        text, again = written_plainly(tree, dialect)
+        check_nodes(again, policy, dialect)  # the writer may have put it differently: judge that too
+        Check(policy, dialect).query(again, (), {})
+        check.no_hidden_words(text, again)
     except RecursionError:
         raise Refused("too_complex", "the statement is nested too deeply", "Write it more simply.") from None
     return Checked(text, tuple(sorted(check.tables)))
+
+
+def written_plainly(tree: exp.Expr, dialect: str) -> tuple[str, exp.Expr]:
+    """The text of a tree that says the same when it is read and written again, and its tree. Raises Refused."""
+    text = write(tree, dialect)
+    for _ in range(3):
+        again = sqlglot.parse(text, read=dialect)
+        if len(again) != 1 or again[0] is None:
+            break
+        if (same := write(again[0], dialect)) == text:
+            return text, again[0]
+        text = same
+    raise Refused("syntax", "the statement cannot be written down in one way only", "Write it more simply.")
 
 
 def write(tree: exp.Expr, dialect: str) -> str:
@@ -400,6 +410,8 @@ class Check:
             self.call(node, called)
             self.reading |= cte.tables
             return Source(called, None, renamed(cte.outputs, columns), cte.tables)
+        if self.dialect == "mysql" and name.upper() == "DUAL" and schema is None:
+            return Source(called, None, {})  # no table at all
         readable = self.readable(name, schema)
         if columns:
             raise Refused(
