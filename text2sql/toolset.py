@@ -130,7 +130,7 @@ class SqlTools:
             failure = of_error(error, dialect, sql)
             self.target.forget_columns()
             if not failure.correctable:
-                log.warning("run_sql ended the run: %s, %s %s", failure.code, type(error).__name__, error.args[:1])
+                log.warning("run_sql ended the run: %s, %s %s", failure.code, type(error).__name__, number_of(error))
         raise self.told(failure, context)
 
     def look_at_rights(self) -> None:
@@ -152,6 +152,12 @@ class SqlTools:
         body = {"error": failure.message, "code": failure.code, "hint": failure.hint}
         text = json.dumps({**body, "recovery": {**recovery, "advice": advice}}, ensure_ascii=False)
         return ToolError(text, failure.code)
+
+
+def number_of(error: Exception) -> str:
+    """MySQL's number or the SQLSTATE of a driver's error, for the log; its text may hold values."""
+    number = getattr(error, "sqlstate", None) or (error.args[0] if error.args else None)
+    return str(number) if isinstance(number, int) or (isinstance(number, str) and len(number) == 5) else "-"
 
 
 def shown(column: ColumnInfo) -> dict[str, Any]:
