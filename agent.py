@@ -204,5 +204,7 @@ def stop(run: Run, budget: Budget, reason: str, answer: str | None = None, ended
     )
     if reason == "completed":
         return RunResult(answer, reason, run, budget, run.notice)
-    notice = failed.text if failed else NOTICES[reason][0] if reason in NOTICES else f"The run ended: {reason}."
+    if failed and not blocked:  # the tool itself says why
+        return RunResult(None, reason, run, budget, failed.text)
+    notice = NOTICES[reason][0] if reason in NOTICES else f"The run ended: {reason}."
     return RunResult(None, reason, run, budget, notice)

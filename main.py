@@ -23,6 +23,7 @@ from starlette.exceptions import HTTPException
 import mcp_bridge
 import openai_api
 import runs
+import text2sql
 from access import caller_of
 from config import Settings
 from errors import (
@@ -75,6 +76,7 @@ log = logging.getLogger(__name__)
 CAPABILITIES: dict[str, Register] = {  # toolsets in folders of their own, by name
     "recall": runs.register_recall,
     "mcp": mcp_bridge.register_servers,
+    "text2sql": text2sql.register,
 }
 
 

@@ -75,6 +75,7 @@ class RunContext:
     conversation_id: str = ""
     run_id: str = ""
     budget: Budget = field(default_factory=Budget)
+    failed: list[Any] = field(default_factory=list)  # the observations of calls of this run that went wrong
 
     def time_left_s(self) -> float:
         """Seconds until the turn's time is up."""

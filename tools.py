@@ -92,6 +92,8 @@ class Tool:
     timeout_s: its own time limit where the default does not fit.
     parallel: it only reads and may run beside others; otherwise it runs alone.
     max_calls, limit_reason: calls per run, and the stop reason of the call too many.
+    before: looks at a call that the budget permits, before it is counted; a Stop ends the run there, and the call
+    costs nothing. What went wrong so far stands in the context's `failed`.
     """
 
     function: Callable[..., Any]
@@ -104,6 +106,7 @@ class Tool:
     parallel: bool = False
     max_calls: int | None = None
     limit_reason: str = "tool_call_limit"
+    before: Callable[[ToolCall, RunContext], Stop | None] | None = None
 
     def schema(self) -> dict[str, Any]:
         """The tool as the model is told of it."""
@@ -250,16 +253,21 @@ class ToolRegistry:
         tools = [self.get(call.name) for call in calls]
         together = len(calls) > 1 and all(tool is not None and tool.parallel for tool in tools)
         for group in [calls] if together else [[call] for call in calls]:
-            permitted, stop = [], None
+            permitted: list[ToolCall] = []
+            stop: Stop | None = None
             for call in group:  # the budget is spent in the model's order before anything starts
                 tool = self.get(call.name)
                 if reason := over(context.budget, tool):
                     stop = Stop(reason, blocked=call)
                     break
+                if tool and tool.before and (stop := tool.before(call, context)):
+                    break
                 context.budget.spend(call.name)
                 permitted.append(call)
             for observation in await asyncio.gather(*(self.call(call, context) for call in permitted)):
                 on_result(observation)
+                if observation.code:
+                    context.failed.append(observation)
                 if observation.stop_reason:
                     stop = Stop(observation.stop_reason, failed=observation)
             if stop:

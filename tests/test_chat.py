@@ -195,6 +195,25 @@ def test_the_trace_tells_each_step_of_the_run(client: TestClient, model: Scripte
     assert stopped["token_usage"]["rounds"] == stopped["token_usage"]["rounds_recorded"] == 2
 
 
+def test_a_tool_may_end_the_run_at_a_call_before_it_is_counted_or_carried_out(
+    client_for: MakeClient, model: ScriptedModel, conversation_id: str, store: Store
+) -> None:
+    client = client_for(toolsets=("tests.support.careful_tools",))
+    model.asks_for("guess", number=1).then_asks_for_all(("guess", {"number": 1}), ("guess", {"number": 7}))
+    body = chat(client, conversation_id, "Guess", include_trace=True)
+    assert (body["stop_reason"], body["tool_calls"], body["notice"]) == (
+        "asked_again",
+        1,
+        "The run ended: asked_again.",
+    )
+    end = body["trace"][-1]["details"]
+    assert (end["blocked_call"]["arguments"], end["failure"]["code"]) == ({"number": 1}, "wrong_guess")
+    assert end["blocked_call"]["call_id"] != end["failure"]["call_id"]
+    assert store.messages(conversation_id) == []
+    model.asks_for("guess", number=1).then_asks_for("guess", number=2).then_asks_for("guess", number=1)
+    assert chat(client, conversation_id, "Guess")["stop_reason"] == "tool_call_limit"  # the budget comes first
+
+
 # ---------------------------------------------------------------------------------------- refused requests
 
 REFUSED: list[tuple[str, Any]] = [

@@ -196,5 +196,5 @@ def test_what_it_imports_comes_with_it(installed: Path) -> None:
             else:
                 continue
             for name in {name.split(".")[0] for name in names} - {"turnkeeper"} - sys.stdlib_module_names:
-                allowed = with_it | of_extras if file.parent.name == "mcp_bridge" else with_it
+                allowed = with_it | of_extras if file.parent.name in ("mcp_bridge", "text2sql") else with_it
                 assert {canonicalize_name(holder) for holder in holders.get(name, [name])} & allowed, (file.name, name)

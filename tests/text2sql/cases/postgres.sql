@@ -1,0 +1,69 @@
+-- For PostgreSQL.
+
+-- allow: E'…' without escapes
+SELECT E'it''s; DROP TABLE books; --' AS t;
+-- allow: a filter, a list of values, a series
+SELECT COUNT(*) FILTER (WHERE pages > 200) AS long_ones FROM books;
+-- allow: values in FROM
+SELECT v.k FROM (VALUES ('a', 1), ('b', 2)) AS v(k, n);
+-- allow: a series in FROM
+SELECT n FROM generate_series(1, 3) AS g(n);
+-- allow: LATERAL
+SELECT m.name, t.n FROM members m CROSS JOIN LATERAL (SELECT COUNT(*) AS n FROM loans l WHERE l.member_id = m.id) t ORDER BY m.id;
+-- allow: casts and dates
+SELECT date_trunc('month', lent_on)::date AS month, extract(year FROM lent_on) AS y FROM loans ORDER BY id;
+-- allow: a whole row that hides nothing
+SELECT row_to_json(b) FROM books b WHERE id = 1;
+-- allow: the schema's own name
+SELECT public.books.title FROM public.books;
+-- allow: Chinese names in quotes
+SELECT "读者" FROM "借阅记录" WHERE "天数" > 5;
+
+-- deny not_select: a CTE that writes
+DELETE FROM books RETURNING *;
+-- deny structure_not_allowed: the same behind WITH
+WITH gone AS (DELETE FROM books RETURNING id) SELECT COUNT(*) FROM gone;
+-- deny structure_not_allowed: makes a table
+SELECT * INTO copy_of_books FROM books;
+-- deny not_select: runs a program
+COPY (SELECT 1) TO PROGRAM 'touch /tmp/t2s_program';
+-- deny function_not_allowed: reads a file
+SELECT pg_read_file('/etc/hostname');
+-- deny function_not_allowed: waits
+SELECT pg_sleep(1);
+-- deny function_not_allowed: a lock
+SELECT pg_advisory_lock(1);
+-- deny function_not_allowed: a setting
+SELECT set_config('transaction_read_only', 'off', false);
+-- deny table_not_allowed: a catalog without its schema
+SELECT relname FROM pg_class;
+-- deny catalogue_not_allowed: a catalog with it
+SELECT relname FROM pg_catalog.pg_class;
+-- deny column_not_allowed: a whole row
+SELECT row_to_json(m) FROM members m;
+-- deny column_not_allowed: a whole row under an alias of its own name
+SELECT row_to_json(m) AS m FROM members m;
+-- deny column_not_allowed: a whole row as text
+SELECT m::text FROM members m;
+-- deny structure_not_allowed: a field of a whole row
+SELECT (m).pin FROM members m;
+-- deny structure_not_allowed: an object of the catalog
+SELECT 'wages'::regclass;
+-- deny column_not_allowed: a system column
+SELECT ctid FROM books;
+-- deny structure_not_allowed: an escape that could hide a quote
+SELECT E'a\\' AS t;
+-- deny column_not_allowed: a whole row in FROM
+SELECT q.* FROM members m, LATERAL row_to_json(m) q;
+-- deny column_not_allowed: the star of a whole row
+SELECT ROW(m.*) FROM members m;
+-- deny column_not_allowed: a whole row compared
+SELECT 1 FROM members m WHERE m IS NOT NULL;
+-- deny unknown_table: the star of an outer row
+SELECT q.* FROM members m, LATERAL (SELECT m.*) q;
+-- deny column_not_allowed: in a list of values
+SELECT v.a FROM (VALUES ((SELECT pin FROM members LIMIT 1))) AS v(a);
+-- deny too_complex: brackets that take for ever to read
+SELECT [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]];
+-- allow: a column that has the name of its table's alias
+SELECT name FROM members name ORDER BY name.id;

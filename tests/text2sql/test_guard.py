@@ -1,0 +1,233 @@
+"""The guard: what may run and what may not, as cases in files, each also tried on a real server."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from errors import ConfigError
+from tests.conftest import ROOT
+from tests.text2sql.conftest import CASES, DATABASE, Library
+from text2sql.guard import Refused, check_statement
+from text2sql.policy import Policy, load_policy, parse_policy, write_policy
+
+DIALECTS = ("mysql", "postgres", "sqlite")
+HEAD = re.compile(r"-- (?:(allow)|deny (\w+)): (.*)")
+CATALOGUE = {
+    "members": ("id", "name", "town", "email", "pin", "joined_at"),
+    "books": ("id", "title", "genre", "price", "pages"),
+    "loans": ("id", "member_id", "book_id", "lent_on", "returned_on", "note"),
+    "借阅记录": ("编号", "读者", "天数"),
+    "wages": ("id", "name", "wage"),
+    "open_loans": ("id", "book_id", "lent_on"),
+    "all_wages": ("id", "name", "wage"),
+}
+
+
+def read_cases(file: Path) -> list[tuple[str, str | None, str]]:
+    """(why, the code of the refusal or None, statement) of a file of cases."""
+    found: list[tuple[str, str | None, list[str]]] = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        if head := HEAD.fullmatch(line):
+            found.append((head[3], head[2], []))
+        elif found:
+            found[-1][2].append(line)
+    return [(why, code, "\n".join(lines).strip()) for why, code, lines in found]
+
+
+ALL = [
+    pytest.param(dialect, code, sql, id=f"{dialect}-{code or 'allow'}-{why}")
+    for dialect in DIALECTS
+    for name in ("every", dialect)
+    for why, code, sql in read_cases(CASES / f"{name}.sql")
+]
+
+
+def policy_of(dialect: str, **more: object) -> Policy:
+    policy = load_policy(str(CASES / "policy.toml"))
+    schema = {"mysql": DATABASE, "postgres": "public", "sqlite": "main"}[dialect]
+    file = policy.file.model_copy(update={"schema_name": schema, **more})
+    return Policy(file, CATALOGUE)
+
+
+@pytest.mark.parametrize(("dialect", "code", "sql"), ALL)
+def test_a_case_is_judged_as_it_says(dialect: str, code: str | None, sql: str) -> None:
+    if code is None:
+        text = check_statement(sql, policy_of(dialect), dialect).sql
+        assert "/*" not in text and "--" not in re.sub(r"'(?:[^'\\]|\\.|'')*'", "", text)
+        return
+    with pytest.raises(Refused) as refused:
+        check_statement(sql, policy_of(dialect), dialect)
+    assert refused.value.code == code, refused.value.reason
+
+
+def test_what_is_allowed_runs_and_shows_nothing_hidden(library: Library) -> None:
+    tools = library.tools()
+    for _, code, sql in [*read_cases(CASES / "every.sql"), *read_cases(CASES / f"{library.dialect}.sql")]:
+        if code is None:
+            policy, _ = tools.current()
+            checked = check_statement(sql, policy, library.dialect)
+            text = library.target().run(checked.sql, 5, 50, 16_000).as_text()
+            assert json.loads(text)["row_count"] >= 1, sql
+            assert "SECRET" not in text and "7777" not in text, sql
+
+
+def test_texts_come_back_letter_for_letter(library: Library) -> None:
+    for text in (
+        "a'b",
+        "a\\b",
+        "a\\",
+        'say "x"',
+        "50% of 'all'\\n",
+        "`tick`",
+        "-- no comment",
+        "/* none */",
+        "杭州 😀",
+    ):
+        written = text.replace("'", "''").replace("\\", "\\\\" if library.dialect == "mysql" else "\\")
+        checked = check_statement(f"SELECT '{written}' AS t", policy_of(library.dialect), library.dialect)
+        assert library.target().run(checked.sql, 5, 5, 1000).rows == [[text]]
+
+
+WORDS = st.sampled_from(
+    """
+    SELECT FROM WHERE members m books loans wages all_wages pin email m.pin name id * , ( ) = AND OR UNION ALL JOIN ON
+    USING WITH x AS LATERAL ORDER BY GROUP HAVING LIMIT 1 'a' ; INTO FOR UPDATE CAST NOT IN EXISTS NATURAL COUNT
+    RECURSIVE information_schema . sleep DELETE CASE WHEN THEN END VALUES NULL TABLE row_to_json /*!50000 */ -- @x ::
+    """.split()
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.one_of(st.text(max_size=60), st.lists(WORDS, max_size=25).map(" ".join)), st.sampled_from(DIALECTS))
+def test_whatever_is_sent_is_refused_or_names_nothing_forbidden(sql: str, dialect: str) -> None:
+    try:
+        text = check_statement(sql, policy_of(dialect), dialect).sql
+    except Refused as refused:
+        assert refused.code and refused.reason
+        return
+    tokens = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", text).lower()))
+    assert not tokens & {"wages", "all_wages", "into", "delete", "update", "sleep", "information_schema"}, text
+    assert not re.search(r"\b(pin|email)\b(?! AS| FROM \(|`|\")", re.sub(r"'[^']*'", "", text)) or "AS pin" in text
+
+
+HIDING = ("pin", "m.pin", "(SELECT m.pin)", "COALESCE(m.pin, '')", "m.email || ''")
+PLACES = (
+    "SELECT {} FROM members m",
+    "SELECT 1 FROM members m WHERE {} = 'x'",
+    "SELECT 1 FROM members m GROUP BY {}",
+    "SELECT COUNT(*) FROM members m HAVING MAX({}) > 'a'",
+    "SELECT 1 FROM members m ORDER BY {}",
+    "SELECT b.id FROM books b JOIN members m ON {} = b.title",
+    "SELECT (SELECT {} FROM books b LIMIT 1) FROM members m",
+    "WITH t AS (SELECT {} AS a FROM members m) SELECT a FROM t",
+    "SELECT a FROM (SELECT {} AS a FROM members m) q",
+    "SELECT SUM(m.id) OVER (PARTITION BY {}) FROM members m",
+    "SELECT 1 UNION SELECT {} FROM members m",
+    "SELECT CASE WHEN {} > 'M' THEN 1 ELSE 0 END FROM members m",
+)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_hidden_column_is_refused_wherever_it_stands(dialect: str, place: str) -> None:
+    for hidden in HIDING:
+        with pytest.raises(Refused) as refused:
+            check_statement(place.format(hidden), policy_of(dialect), dialect)
+        assert refused.value.code == "column_not_allowed"
+        assert "pin" not in refused.value.hint.replace("Near it", "")
+
+
+def test_only_listed_joins_are_allowed_and_named_in_the_refusal() -> None:
+    joins = ("loans.member_id = members.id", "loans.book_id = books.id")
+    policy = policy_of("mysql", joins=joins)
+    for sql in (
+        "SELECT m.name FROM members m JOIN loans l ON l.member_id = m.id JOIN books b ON b.id = l.book_id",
+        "SELECT m.name FROM members m, loans l WHERE m.id = l.member_id",
+        "SELECT name FROM members WHERE id IN (SELECT member_id FROM loans)",
+        "WITH n AS (SELECT member_id, COUNT(*) AS n FROM loans GROUP BY member_id) "
+        "SELECT m.name FROM members m JOIN n ON n.member_id = m.id",
+        "SELECT title FROM books CROSS JOIN (SELECT 1 AS one) AS x",
+    ):
+        check_statement(sql, policy, "mysql")
+    for sql in (
+        "SELECT m.name FROM members m JOIN books b ON b.id = m.id",
+        "SELECT m.name FROM members m, books b",
+        "SELECT m.name FROM members m JOIN loans l ON l.member_id = m.id OR 1 = 1",
+        "SELECT m.name FROM members m JOIN loans l USING (id)",
+        "SELECT name FROM members WHERE id IN (SELECT book_id FROM loans)",
+        "SELECT m.name FROM members m WHERE EXISTS (SELECT 1 FROM loans l WHERE l.book_id = m.id)",
+        "SELECT m.name FROM members m NATURAL JOIN loans l",
+        "SELECT * FROM (SELECT id FROM members) a JOIN (SELECT id FROM books) b ON a.id = b.id",
+    ):
+        with pytest.raises(Refused) as refused:
+            check_statement(sql, policy, "mysql")
+        assert refused.value.code == "join_not_allowed", sql
+    with pytest.raises(Refused) as refused:
+        check_statement("SELECT 1 FROM members m JOIN books b ON b.id = m.id", policy, "mysql")
+    assert "loans.book_id = books.id" in refused.value.hint
+
+
+def test_names_nearest_and_the_spelling_of_the_dialect_are_told() -> None:
+    for sql, hint in (
+        ("SELECT titel FROM books", "title"),
+        ("SELECT title FROM book", "books"),
+        ("SELECT TOP 5 title FROM books", "LIMIT"),
+    ):
+        with pytest.raises(Refused) as refused:
+            check_statement(sql, policy_of("mysql"), "mysql")
+        assert hint in refused.value.hint
+
+
+def test_a_statement_that_is_too_long_or_too_deep_is_refused() -> None:
+    for sql in (
+        "SELECT " + "(" * 3000 + "1" + ")" * 3000,
+        "SELECT '" + "x" * 30_000 + "'",
+        "SELECT " + "+".join("1" * 9000),
+        "SELECT 1\0",
+        "SELECT '\ud800'",
+    ):
+        with pytest.raises(Refused):
+            check_statement(sql, policy_of("sqlite"), "sqlite")
+
+
+def test_a_policy_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    for content, words in (
+        ({}, "tables"),
+        ({"tables": {"a": {"hidden": []}}}, "hidden"),
+        ({"tables": {"a": {}}, "joins": ["a.id"]}, "should read like"),
+        ({"tables": {"a": {}}, "joins": ["a.id = b.id"]}, "'b'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            parse_policy(content)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_policy(str(tmp_path / "none.toml"))
+
+
+def test_the_generator_writes_a_policy_that_can_be_used(library: Library, tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "text2sql", "policy", "--url", library.admin],
+        cwd=ROOT, capture_output=True, encoding="utf-8", env={"ENV_FILE": "", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    (tmp_path / "policy.toml").write_text(made.stdout, encoding="utf-8")
+    policy = load_policy(str(tmp_path / "policy.toml"))
+    assert policy.file.tables["books"].columns == CATALOGUE["books"]
+    assert policy.file.tables["借阅记录"].columns == CATALOGUE["借阅记录"]
+    assert write_policy({}, [])
+
+
+def test_the_checker_judges_one_statement_a_line() -> None:
+    lines = [{"id": 1, "sql": "SELECT title FROM books"}, {"id": "二", "sql": "SELECT pin FROM members"}]
+    done = subprocess.run(
+        [sys.executable, "-m", "text2sql", "check", "--policy", str(CASES / "policy.toml"), "--dialect", "mysql"],
+        input="".join(json.dumps(line) + "\n" for line in lines), cwd=ROOT, capture_output=True, encoding="utf-8",
+    )  # fmt: skip
+    verdicts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert verdicts[0] == {"id": 1, "verdict": "allow", "code": None, "reason": None}
+    assert (verdicts[1]["id"], verdicts[1]["verdict"], verdicts[1]["code"]) == ("二", "deny", "column_not_allowed")
