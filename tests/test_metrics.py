@@ -195,8 +195,7 @@ def test_database_threads_at_work_and_work_that_waits_are_told(
         other.begin()
         cursor.execute("SELECT * FROM conversations WHERE conversation_id = %s FOR UPDATE", (conversation_id,))
         with asked_meanwhile(client, ("/chat", conversation_id), ("/chat", f"{conversation_id}-b")):
-            held = wait_for(client, lambda figures: figures("database_waiting") == 1)
-            assert held("database_threads_busy") == 1
+            wait_for(client, lambda figures: (figures("database_threads_busy"), figures("database_waiting")) == (1, 1))
             other.rollback()
     assert Figures(client)("turns_total", stop_reason="completed") == 3
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -108,15 +109,13 @@ class PrivatePostgres:
         as_user: dict[str, Any] = {}
         if os.getuid() == 0:
             shutil.chown(self.folder, "postgres", "postgres")
-            for parent in [self.folder, *self.folder.parents][:3]:
-                parent.chmod(parent.stat().st_mode | 0o011)
             as_user = {"user": "postgres", "group": "postgres"}
         data, initdb, postgres = self.folder / "data", str(self.bin["initdb"]), str(self.bin["postgres"])
         made = [initdb, "-D", str(data), "-U", "admin", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
         subprocess.run(made, check=True, capture_output=True, cwd=self.folder, **as_user)
         options = ["-c", "listen_addresses=127.0.0.1", "-c", "fsync=off"]
         command = [postgres, "-D", str(data), "-p", str(self.port), "-k", str(self.folder), *options]
-        with open(self.folder.parent / "postgres.log", "wb") as log:
+        with open(self.folder / "postgres.log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **as_user)
         for _ in range(100):
             if self.psql("SELECT 1", "postgres").returncode == 0:
@@ -136,8 +135,13 @@ class PrivatePostgres:
 
 
 @pytest.fixture(scope="session")
-def in_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Library]:
-    server = PrivatePostgres(tmp_path_factory.mktemp("postgres"))
+def in_postgres() -> Iterator[Library]:
+    # Not below pytest's own folder, which only its user may enter: the server runs as another one.
+    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+        yield from library_in_postgres(PrivatePostgres(Path(folder)))
+
+
+def library_in_postgres(server: PrivatePostgres) -> Iterator[Library]:
     if not server.start():
         pytest.skip("PostgreSQL's server is not installed here (Debian: postgresql)")
     try:
