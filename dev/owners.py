@@ -21,7 +21,8 @@ def owner(arguments: list[str]) -> int:
     from config import Settings
     from db import Database
 
-    if len(arguments) != 1 or not NAME.fullmatch(arguments[0].split("/")[0]) or len(arguments[0]) > 100:
+    name = arguments[0] if len(arguments) == 1 else ""
+    if name.startswith("-") or not NAME.fullmatch(name.split("/")[0]) or len(name) > 100:
         raise DevError("usage: python3 -m dev owner NAME, the name of a key, or NAME/USER for a user it acts for")
     environ = configuration.read()
     with ExitStack() as stack:
@@ -63,13 +64,13 @@ def key(arguments: list[str]) -> int:
     """`dev key NAME [right…]`: make a key; print it once, and what API_KEYS_FILE has to hold of it."""
     from access.keys import NAME, RIGHTS, hash_of, new_key
 
-    if not arguments or not NAME.fullmatch(arguments[0]) or not RIGHTS.issuperset(arguments[1:]):
+    name, *rights = arguments or [""]
+    if name.startswith("-") or not NAME.fullmatch(name) or not RIGHTS.issuperset(rights):
         raise DevError(f"usage: python3 -m dev key NAME [{' | '.join(sorted(RIGHTS))} …]")
     made = new_key()
     say("The key, shown this once; give it to its user:")
     print(made)
     say("For the file that API_KEYS_FILE names:")
-    rights = "".join(f'"{right}", ' for right in arguments[1:]).removesuffix(", ")
-    may = f"\nmay = [{rights}]" if rights else ""
-    print(f'[[key]]\nname = "{arguments[0]}"\nhash = "{hash_of(made)}"{may}')
+    may = "\nmay = [" + ", ".join(f'"{right}"' for right in rights) + "]" if rights else ""
+    print(f'[[key]]\nname = "{name}"\nhash = "{hash_of(made)}"{may}')
     return 0

@@ -1,6 +1,7 @@
 """Keys, owners and limits: what a second caller with a valid key can see, guess, slow down or break. Nothing."""
 
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from fastapi.testclient import TestClient
 
 from access.keys import Keys, hash_of, new_key
 from db import Database
+from dev import owners
+from dev.common import DevError
 from dev.owners import hand_over
 from errors import ConfigError
 from tests.conftest import MakeClient, MakeService, MakeSettings, Store, path_of
@@ -211,3 +214,12 @@ def test_what_was_stored_without_keys_is_handed_to_an_owner_once_keys_arrive(
         assert store.messages(name, "carol") == [("user", "Hi"), ("assistant", f"I am {name}.")]
         assert store.messages(name) == []
         assert store.rows("SELECT owner FROM idempotency_keys WHERE conversation_id = %s", name) == [("carol",)]
+
+
+@pytest.mark.parametrize("command", [owners.key, owners.owner])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["a b"], [""]])
+def test_what_is_no_name_makes_no_key_and_hands_nothing_over(
+    command: Callable[[list[str]], int], arguments: list[str]
+) -> None:
+    with pytest.raises(DevError, match="usage"):
+        command(arguments)
