@@ -169,21 +169,21 @@ def write_turn(
     """One try: the conversation's row first, always, for it is the lock and the only judge; then the messages."""
     with database.transaction() as cursor:
         if place.key is None:
-            insert_conversation(cursor, place, question)
+            take(cursor, INSERT_CONVERSATION, (place.owner, place.conversation_id, title_of(question)))
         elif not cursor.execute(ADVANCE_CONVERSATION, (place.turn, place.key, place.turn - 1)):
             raise TurnConflict
         elif place.turn == 1:
             cursor.execute(FIRST_TITLE, (title_of(question), place.key))
         first, second = place.rows(question, answer, run_id)
-        cursor.execute(INSERT_MESSAGES, first + second)
+        take(cursor, INSERT_MESSAGES, first + second)
         for more in also:
             more(cursor)
 
 
-def insert_conversation(cursor: Cursor, place: Place, question: str) -> None:
-    """The row of a new conversation. Somebody else's row of that name is a TurnConflict."""
+def take(cursor: Cursor, insert: str, row: tuple[Any, ...]) -> None:
+    """Insert at a place that should be free. Raises TurnConflict where a row stands there, even one made by hand."""
     try:
-        cursor.execute(INSERT_CONVERSATION, (place.owner, place.conversation_id, title_of(question)))
+        cursor.execute(insert, row)
     except pymysql.err.IntegrityError as error:
         if error_number(error) == DUPLICATE:
             raise TurnConflict from error
