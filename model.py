@@ -13,10 +13,12 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import httpx2
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient
+import openai
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient, Omit
 
 from config import Settings
 from errors import (
@@ -82,7 +84,7 @@ class Model:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._habits: dict[str, Habits] = {}  # by model name
-        self._client: AsyncOpenAI | None = None
+        self._client: Client | None = None
 
     async def complete(
         self,
@@ -204,17 +206,15 @@ class Model:
         if self._client is None:
             settings = self.settings
             limits = httpx2.Limits(max_connections=settings.max_in_flight, keepalive_expiry=30.0)
-            self._client = AsyncOpenAI(
+            self._client = Client(
                 api_key=settings.api_key.get_secret_value(),
                 base_url=settings.base_url or None,
                 timeout=None,  # the limit is ours, over the whole of a request
                 max_retries=0,
-                http_client=DefaultAioHttpClient(
-                    limits=limits, timeout=None, event_hooks={"response": [shorten_error]}
-                ),
+                http_client=HttpClient(limits=limits, timeout=None, event_hooks={"response": [shorten_error]}),
             )
         post: Callable[..., Awaitable[httpx2.Response]] = self._client.post
-        return await post("/chat/completions", body=body, cast_to=httpx2.Response, stream=True)
+        return await post(self._client.address, body=body, cast_to=httpx2.Response, stream=True)
 
     async def _read(self, response: httpx2.Response, draft: Draft, gate: TextGate | None) -> Draft:
         """Read a reply into `draft`, an event stream or one body, whatever was asked for."""
@@ -258,6 +258,33 @@ class Model:
         if self._client is not None:
             client, self._client = self._client, None
             await client.close()
+
+
+class Client(AsyncOpenAI):
+    """The SDK, whose address and headers are put together once, without those that tell what machine this is."""
+
+    @cached_property
+    def address(self) -> str:
+        """Where chat completions are asked for."""
+        return f"{self.base_url}chat/completions"
+
+    @cached_property
+    def default_headers(self) -> dict[str, str | Omit]:
+        """What every request carries."""
+        given = super().default_headers
+        ours = {name: value for name, value in given.items() if not name.startswith("X-Stainless")}
+        return {**ours, "User-Agent": f"AsyncOpenAI/Python {openai.__version__}"}  # not the name of this class
+
+
+class HttpClient(DefaultAioHttpClient):
+    """The SDK's HTTP client, whose requests hold what they were given: no cookie, nothing merged header by header."""
+
+    def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
+        """A request with a body of bytes or text."""
+        return httpx2.Request(method, parsed_address(url), headers=given["headers"], content=given["content"])
+
+
+parsed_address = lru_cache(maxsize=8)(httpx2.URL)
 
 
 def words_of(vendor: Any) -> tuple[str, str]:
