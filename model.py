@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 import openai
 from openai import APIConnectionError, APIStatusError, AsyncOpenAI, DefaultAioHttpClient, Omit
+from openai._models import FinalRequestOptions
 
 from config import Settings
 from errors import (
@@ -214,7 +215,7 @@ class Model:
                 http_client=HttpClient(limits=limits, timeout=None, event_hooks={"response": [shorten_error]}),
             )
         post: Callable[..., Awaitable[httpx2.Response]] = self._client.post
-        return await post(self._client.address, body=body, cast_to=httpx2.Response, stream=True)
+        return await post(self._client.address, body=body, cast_to=httpx2.Response, stream=True, options=OPTIONS)
 
     async def _read(self, response: httpx2.Response, draft: Draft, gate: TextGate | None) -> Draft:
         """Read a reply into `draft`, an event stream or one body, whatever was asked for."""
@@ -258,6 +259,12 @@ class Model:
         if self._client is not None:
             client, self._client = self._client, None
             await client.close()
+
+
+# By name, since the SDK copies what is left out for every request, and draws a key that it does not send.
+GIVEN = {"method", "url", "json_data", "content", "files"}
+DEFAULTS = {name: field.default for name, field in FinalRequestOptions.model_fields.items() if name not in GIVEN}
+OPTIONS = {**DEFAULTS, "idempotency_key": "unused"}
 
 
 class Client(AsyncOpenAI):

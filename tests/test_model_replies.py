@@ -1037,6 +1037,27 @@ def test_a_whole_reply_is_read_whatever_its_content_type_and_whatever_was_asked_
     answered(ask(client, way, conversation_id), store, conversation_id, "你好。")
 
 
+@both_ways
+def test_a_service_that_has_moved_is_followed(
+    client: TestClient, store: Store, model: ScriptedModel, conversation_id: str, way: str
+) -> None:
+    model.raw("", 308, headers={"location": f"{model.base_url}/chat/completions"}).says("Hello.")
+    answered(ask(client, way, conversation_id), store, conversation_id, "Hello.")
+    assert model.requests[0] == model.requests[1]
+
+
+def test_a_request_carries_no_cookie_and_nothing_about_the_machine(
+    client: TestClient, model: ScriptedModel, conversation_id: str
+) -> None:
+    for message in ("Q1", "Q2"):
+        model.says("Hello.", headers={"set-cookie": "who=you"})
+        ask(client, "/chat", conversation_id, message=message)
+    first, second = model.headers
+    assert set(first) == {"host", "accept", "accept-encoding", "authorization", "content-length", "content-type",
+                          "user-agent", "x-stainless-retry-count"}  # fmt: skip
+    assert {**second, "content-length": first["content-length"]} == first
+
+
 # ---------------------------------------------------------------------------------------- connections that break
 
 WHOLE: Json = {"choices": [{"message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}]}
