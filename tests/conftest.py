@@ -6,6 +6,7 @@ real process can show. Both go in by the front door.
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +32,8 @@ from tests.support.scripted_model import ScriptedModel
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL = bool(os.environ.get("TURNKEEPER_TEST_ALL"))
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a shell's background: what we start must hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 SOON = {"turn_timeout_s": 20.0, "model_timeout_s": 5.0, "tool_timeout_s": 2.0}  # nothing hangs for long
 
 DatabaseSettings = dict[str, Any]  # the db_… fields of Settings
