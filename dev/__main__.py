@@ -23,7 +23,9 @@ database   DB_HOST or DB_SOCKET, if configured in the environment or .env; other
            private MariaDB under .local/mariadb (installed first if that is possible);
            otherwise MySQL in Docker
 model      BASE_URL, API_KEY and DEFAULT_MODEL, if configured; otherwise the demo model,
-           a small deterministic stand-in that needs no key"""
+           a small deterministic stand-in that needs no key
+sample     with --sample shop, a small shop in the private server, which the model may
+           ask in SQL by an account that may only read; python3 -m dev.shop is its SQL"""
 
 TEST = """\
 Run the tests. Further arguments go to pytest:
@@ -58,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     up = command("up", "serve the application until Ctrl-C, with everything it needs", UP)
     up.add_argument("--port", type=port_number, default=8000, help="port to serve on (8000); 0: any free one")
     up.add_argument("--host", default="127.0.0.1", help="address to serve on (127.0.0.1, this machine only)")
+    up.add_argument("--sample", choices=["shop"], help="load a sample for questions about data")
     test = command("test", "run the tests; further arguments go to pytest", TEST)
     test.add_argument("--all", action="store_true", help="also what is slow or needs rare parts")
     test.add_argument("pytest", nargs="*", metavar="…", help="arguments for pytest; its own help: test -- --help")
@@ -117,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
 
         up.refuse_busy_port(arguments.host, arguments.port)  # before a minute is spent on setting up
         environment.enter()
-        return up.main(arguments.host, arguments.port)
+        return up.main(arguments.host, arguments.port, arguments.sample)
     environment.enter()
     if arguments.command == "check":
         from dev import check

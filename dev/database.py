@@ -26,6 +26,7 @@ class Chosen:
 
     label: str
     settings: Mapping[str, str]
+    private: PrivateServer | None = None  # where it is the checkout's own server
 
 
 def private_server() -> PrivateServer:
@@ -67,7 +68,7 @@ def use_private_server(stack: ExitStack) -> Chosen:
     server.share()
     settings = {**server.environment(), **NOTHING_ELSE}
     folder = server.folder.relative_to(ROOT)
-    return Chosen(f"private {program.name} at {place(settings)}; files and log in {folder}", settings)
+    return Chosen(f"private {program.name} at {place(settings)}; files and log in {folder}", settings, server)
 
 
 def use_container(stack: ExitStack) -> Chosen:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from . import demo_shop as shop
 from . import demo_words as words
 
 Json = dict[str, Any]
@@ -109,17 +110,18 @@ def offered(tools: Sequence[Json], name: str, *parameters: str) -> Json | None:
 # ------------------------------------------------------------------ what it answers
 
 SIGNS = {"add": "+", "subtract": "-", "multiply": "×", "divide": "÷"}
-CALCULATOR, CLOCK = "calculator", "current_time"
+CALCULATOR, CLOCK, SQL = "calculator", "current_time", "run_sql"
 
 # (Chinese, English)
 TEXTS: Mapping[str, tuple[str, str]] = {
     "help": (
         "你好！我是演示模型（demo），不是真正的大模型。我会做加减乘除，例如“先计算12乘以8，再把结果除以4”；"
-        "我记得这个会话里算出的结果和你的名字；有时钟工具时还能报时。"
-        "要接入真正的模型，请设置 BASE_URL、API_KEY 和 DEFAULT_MODEL。",
+        "我记得这个会话里算出的结果和你的名字；有时钟工具时还能报时；有样例商店时（dev up --sample shop）能查它的数据，"
+        "例如“哪个城市的顾客最多？”。要接入真正的模型，请设置 BASE_URL、API_KEY 和 DEFAULT_MODEL。",
         "Hello! I am the demo model, not a real one. I can add, subtract, multiply and divide, for example "
         '"What is 12 times 8, then divided by 4?"; I remember the results and your name within this conversation; '
-        "with a clock tool I tell the time. To use a real model, set BASE_URL, API_KEY and DEFAULT_MODEL.",
+        "with a clock tool I tell the time; of the sample shop (dev up --sample shop) I can look up a few things, "
+        'such as "Which city has the most customers?". To use a real model, set BASE_URL, API_KEY and DEFAULT_MODEL.',
     ),
     "no_tool": (
         "我不能计算：这次没有提供 calculator 工具。",
@@ -155,6 +157,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "我不知道现在几点：这次没有提供 current_time 工具。",
         "I do not know the time: no current_time tool is offered to me here.",
     ),
+    "no_sql": (
+        "这要查数据库，而这次没有提供 run_sql 工具。用 python3 -m dev up --sample shop 启动，就有样例数据可问。",
+        "That is in a database, and no run_sql tool is offered to me here. `python3 -m dev up --sample shop` has one.",
+    ),
     "no_time": ("查不到现在的时间，工具的回答是：{}", "The time is not to be had. The tool answered: {}"),
 }
 # Answers of ours whose numbers are no results.
@@ -171,6 +177,8 @@ def decide(messages: Sequence[Json], tools: Sequence[Json]) -> Reply:
     plan = words.read_arithmetic(turn.question)
     if plan is not None and (plan.plain or not plan.needs_earlier or result_in(turn.history)):
         return calculate(turn, plan, tools)
+    if known := shop.known(turn.question):
+        return ask_shop(turn, known, tools)
     if words.asks_for_time(turn.question):
         return tell_time(turn, tools)
     return Reply(answer_from_history(turn))
@@ -190,9 +198,11 @@ def answer_from_history(turn: Turn) -> str:
 
 
 def result_in(history: Sequence[tuple[str, str]]) -> str | None:
-    """The last number of the newest answer that has a result."""
-    answers = [text for role, text in reversed(history) if role == "assistant"]
-    numbers = (words.last_number(text) for text in answers if not any(mark in text for mark in NO_RESULT_IN))
+    """The last number of the newest answer that has a result; rows of a database are none."""
+    before = ["", *(text if role == "user" else "" for role, text in history)]
+    pairs = zip(history, before, strict=False)
+    answers = [text for (role, text), question in pairs if role == "assistant" and not shop.known(question)]
+    numbers = (words.last_number(text) for text in reversed(answers) if not any(mark in text for mark in NO_RESULT_IN))
     return next(filter(None, numbers), None)
 
 
@@ -267,6 +277,16 @@ def tell_time(turn: Turn, tools: Sequence[Json]) -> Reply:
         return Reply(say(turn, "time" if re.search(r"\d", observed[-1]) else "no_time", observed[-1][:300]))
     zone = words.zone_in(turn.question)
     return Reply(tool=CLOCK, arguments={"time_zone": zone} if zone and "time_zone" in parameters else {})
+
+
+def ask_shop(turn: Turn, known: shop.Known, tools: Sequence[Json]) -> Reply:
+    """Ask the database, correct a statement that failed, and answer from the rows."""
+    if offered(tools, SQL, "sql") is None:
+        return Reply(say(turn, "no_sql"))
+    observed = turn.observed(SQL)
+    if sql := shop.next_sql(known, turn.question, observed):
+        return Reply(tool=SQL, arguments={"sql": sql})
+    return Reply(shop.answer(known, turn.question, observed[-1])[0 if turn.chinese else 1])
 
 
 # ------------------------------------------------------------------ the wire format

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from types import FrameType
 from urllib.parse import urlsplit
 
-from dev import configuration, database, ports
+from dev import configuration, database, ports, sample
 from dev.common import DevError
 from dev.processes import exit_status, start_child, stop_child
 
@@ -24,6 +24,7 @@ READY_WITHIN_S = 60.0
 DEFAULTS = {"TOOLSETS": "calculator,clock", "TRACE_RETENTION_DAYS": "7"}
 DEMO = "demo"
 QUESTION = '{"conversation_id": "agent001", "message": "What is 12 * 8 / 4?"}'
+QUESTION_OF_SHOP = '{"conversation_id": "shop001", "message": "Which city has the most customers?"}'
 
 
 class Family:
@@ -94,27 +95,34 @@ def refuse_busy_port(host: str, port: int) -> None:
         raise DevError(f"port {port} is in use on {host}: choose another with --port, or end the program that has it")
 
 
-def main(host: str, port: int) -> int:
-    """Serve. The exit status is the service's own."""
+def main(host: str, port: int, sample_name: str | None = None) -> int:
+    """Serve, with a sample where one is named. The exit status is the service's own."""
     refuse_busy_port(host, port)
     port = port or ports.any_port(host)
-    environ = {**DEFAULTS, **configuration.read()}
+    given = configuration.read()
+    if sample_name:
+        sample.refuse_elsewhere(given)
+    environ = {**DEFAULTS, **given}
     family = Family()
     family.listen()
     with ExitStack() as stack:
         stack.callback(family.close)
         try:
-            return serve(host, port, environ, family, stack)
+            return serve(host, port, environ, family, stack, given if sample_name else None)
         finally:
             family.no_more_exceptions()
 
 
-def serve(host: str, port: int, environ: dict[str, str], family: Family, stack: ExitStack) -> int:
-    """Start all of it, and wait for the service to end."""
+def serve(
+    host: str, port: int, environ: dict[str, str], family: Family, stack: ExitStack, asked: Mapping[str, str] | None
+) -> int:
+    """Start all of it, and wait for the service to end. asked: the user's settings, where a sample is wanted."""
     # The model comes up while we see to the database.
     demo = None if configuration.is_set(environ, "BASE_URL", "API_KEY") else start_demo_model(family, environ)
     chosen = database.choose(environ, stack)
     environ.update(chosen.settings)
+    if asked is not None:
+        environ.update(sample.settings(asked, DEFAULTS["TOOLSETS"], chosen))
     if demo is not None:
         environ.update(BASE_URL=demo_model_url(demo), API_KEY=DEMO, DEFAULT_MODEL=DEMO)
         # It is on this machine: no proxy may stand between.
@@ -125,7 +133,8 @@ def serve(host: str, port: int, environ: dict[str, str], family: Family, stack: 
     if not wait_until_ready(service, host, port) and (number := family.first_signal()):
         return 128 + number  # told to stop while it was still being loaded, a program ends in any odd way
     if service.poll() is None:
-        print(report(host, port, chosen.label, model_label(environ, demo is not None)), flush=True)
+        told = report(host, port, chosen.label, model_label(environ, demo is not None), asked is not None)
+        print(told, flush=True)
     return exit_status(service.wait())
 
 
@@ -212,16 +221,17 @@ def model_label(environ: Mapping[str, str], demo: bool) -> str:
     return f"{environ.get('DEFAULT_MODEL') or 'no DEFAULT_MODEL set'}{where}, as configured"
 
 
-def report(host: str, port: int, database_label: str, model: str) -> str:
+def report(host: str, port: int, database_label: str, model: str, with_sample: bool = False) -> str:
     """What was used and what to try."""
     url = f"http://{in_url(reachable(host))}:{port}"
+    question = QUESTION_OF_SHOP if with_sample else QUESTION
     lines = [
         f"Turnkeeper serves {url}",
         f"  database  {database_label}",
         f"  model     {model}",
         "  log       below, on this terminal (LOG_FORMAT=json or classroom for other forms)",
         f"  docs      {url}/docs",
-        f"  try       curl -s {url}/chat -H 'Content-Type: application/json' -d '{QUESTION}'",
+        f"  try       curl -s {url}/chat -H 'Content-Type: application/json' -d '{question}'",
         "Ctrl-C stops all of it.",
     ]
     if not is_loopback(host):
