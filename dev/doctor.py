@@ -27,7 +27,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from dev import apt, configuration, database, mariadb, up
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Go through the layers of this checkout in order: file, import, configuration, network,
-login, server, charset, privileges, schema, model, tools. Each gets a line; the layer that
-fails is named with the way out. It looks at what `up` would use, and changes nothing."""
+login, server, charset, privileges, schema, model, tools, and text2sql where that toolset
+is on. Each gets a line; the layer that fails is named with the way out. It looks at what
+`up` would use, and changes nothing."""
 
 Status = Literal["ok", "warn", "FAIL"]
 SECRET = re.compile(r"(KEY|KEYS|PASSWORD|SECRET|TOKEN)$")
@@ -972,15 +973,26 @@ def check_tools(case: Case) -> Finding:
     return ok(found)
 
 
+# ---------------------------------------------------------------------------------------- text2sql
+
+
+def check_text2sql(case: Case) -> Finding:
+    """The database that may be asked in SQL, its policy and the rights of its account."""
+    from dev import doctor_text2sql
+
+    return doctor_text2sql.examine(case)
+
+
 # ---------------------------------------------------------------------------------------- all of them
 
 
 class Layer(NamedTuple):
-    """needs: unless that one works, there is nothing to look at here."""
+    """needs: unless that one works, there is nothing to look at here. toolset: without it there is no such layer."""
 
     name: str
     check: Callable[[Case], Finding]
     needs: str = ""
+    toolset: str = ""
 
 
 LAYERS = (
@@ -995,6 +1007,7 @@ LAYERS = (
     Layer("schema", check_schema, "privileges"),
     Layer("model", check_model, "configuration"),
     Layer("tools", check_tools, "configuration"),
+    Layer("text2sql", check_text2sql, "tools", "text2sql"),
 )
 
 
@@ -1002,6 +1015,8 @@ def examine(case: Case) -> Iterator[tuple[str, Finding | None]]:
     """Each layer with what it shows; None where the one that it needs does not work."""
     ended: set[str] = set()
     for layer in LAYERS:
+        if layer.toolset not in ("", *map(str.strip, case.environ.get("TOOLSETS", "").split(","))):
+            continue
         finding = None if layer.needs in ended else look(layer, case)
         if finding is None or finding.ends:
             ended.add(layer.name)
@@ -1024,9 +1039,18 @@ def look(layer: Layer, case: Case) -> Finding:
 def without_secrets(text: str, environ: Mapping[str, str]) -> str:
     """A last safeguard: no text of ours is made of secrets, but others' words may hold them."""
     for name, value in environ.items():
-        if SECRET.search(name) and len(value.strip()) >= 8:
-            text = text.replace(value.strip(), "…")
+        secret = value.strip() if SECRET.search(name) else password_in(value) if name.endswith("URL") else ""
+        if len(secret) >= 8:
+            text = text.replace(secret, "…")
     return text
+
+
+def password_in(url: str) -> str:
+    """The password of a URL; empty if it has none."""
+    try:
+        return unquote(urlsplit(url.strip()).password or "")
+    except ValueError:
+        return ""
 
 
 @contextmanager
