@@ -64,7 +64,8 @@ async def run_agent(
     run.model = run.model or model.settings.default_model
     here = context.conversation_id or None
     run.note("run_started", 0, conversation_id=here, question=question, model=run.model, history=len(history))
-    offered = [*tools.schemas(), *callers_tools] if budget.max_tool_calls else [*callers_tools]
+    budget.cap(tools.limits())
+    offered = [*tools.schemas(budget), *callers_tools] if budget.max_tool_calls else [*callers_tools]
     not_ours = {tool["function"]["name"] for tool in callers_tools}
     emptied = False
 

@@ -4,10 +4,10 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,16 @@ NOTICES = {  # for people, in English and Chinese
     "content_filter": ("The model service's content filter stopped the answer.", "模型服务的内容过滤中止了回答。"),
     "cancelled": ("The run was cancelled.", "本次运行已取消。"),
 }
+
+
+class ToolLimit(NamedTuple):
+    """How often one tool may be called in a run, as callers name it."""
+
+    tool: str
+    toolset: str  # that has the tool
+
+
+LIMITS: dict[str, ToolLimit] = {}  # what toolsets bring; also the name of the setting, in capitals
 
 
 def new_run_id() -> str:
@@ -46,6 +56,12 @@ class Budget:
     steps: int = 0
     tool_calls: int = 0
     calls_of: Counter[str] = field(default_factory=Counter)
+    max_calls_of: dict[str, int] = field(default_factory=dict)  # of tools that have a limit of their own
+
+    def cap(self, limits: Mapping[str, int]) -> None:
+        """Let no tool be called more often than it permits itself; fewer calls that were asked for stay."""
+        for tool, limit in limits.items():
+            self.max_calls_of[tool] = min(limit, self.max_calls_of.get(tool, limit))
 
     def time_left_s(self) -> float:
         """Seconds until the deadline, never below 0."""
@@ -63,6 +79,7 @@ class Budget:
             "steps": self.steps,
             "max_tool_calls": self.max_tool_calls,
             "tool_calls": self.tool_calls,
+            "max_calls_of": dict(self.max_calls_of),
             "calls_of": dict(self.calls_of),
         }
 

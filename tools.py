@@ -187,7 +187,7 @@ def over(budget: Budget, tool: Tool | None) -> str | None:
         return "timeout"
     if budget.tool_calls >= budget.max_tool_calls:
         return "tool_call_limit"
-    if tool and tool.max_calls is not None and budget.calls_of[tool.name] >= tool.max_calls:
+    if tool and budget.calls_of[tool.name] >= budget.max_calls_of.get(tool.name, float("inf")):
         return tool.limit_reason
     return None
 
@@ -237,9 +237,14 @@ class ToolRegistry:
         there = ", ".join(self._tools) or "none"
         raise ToolError(f"There is no tool named {name[:80]!r}. The tools are: {there}.", "unknown_tool")
 
-    def schemas(self) -> list[dict[str, Any]]:
-        """What the model is told: a description for each tool."""
-        return [tool.schema() for tool in self._tools.values()]
+    def schemas(self, budget: Budget | None = None) -> list[dict[str, Any]]:
+        """What the model is told: a description for each tool, but for those of which `budget` permits no call."""
+        forbidden = {name for name, limit in budget.max_calls_of.items() if not limit} if budget else set()
+        return [tool.schema() for tool in self._tools.values() if tool.name not in forbidden]
+
+    def limits(self) -> dict[str, int]:
+        """The calls per run of the tools that have a limit of their own."""
+        return {tool.name: tool.max_calls for tool in self._tools.values() if tool.max_calls is not None}
 
     # ------------------------------------------------------------------------------------ carrying out
 

@@ -8,8 +8,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agent import RunResult, run_agent, stop
@@ -32,6 +32,7 @@ LEASE_MARGIN_S = 60.0  # a key's lease outlasts the turn and its save
 class Question:
     """What a caller wants answered. Where a limit or the model is None, the settings' own holds.
 
+    max_calls_of: calls of single tools, by name, where their own limits are too many.
     conversation_id: None for a question outside any conversation, which leaves no messages.
     instructions: added to the system prompt. given: the caller's own messages in the wire format, in place of a stored
     history; message is then only for the record. callers_tools: see run_agent; not for a conversation of ours.
@@ -51,6 +52,7 @@ class Question:
     after: int | None = None
     key: str | None = None
     fingerprint: str = ""
+    max_calls_of: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,7 @@ class Turns:
             max_tool_calls=least(question.max_tool_calls, settings.max_tool_calls),
             deadline=time.monotonic() + settings.turn_timeout_s,
             tool_timeout_s=settings.tool_timeout_s,
+            max_calls_of=dict(question.max_calls_of),
         )
         RUN_ID.set(run.id)
         number, history = None, None

@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from config import Settings
 from db import Database
-from errors import ChatError, TurnkeeperError
+from errors import ChatError, ConfigError, TurnkeeperError
 from logs import configure_logging
 from problems import as_chat_error
-from run import Event
+from run import LIMITS, Event
 from runtime import Runtime
 from shapes import ChatReply
 from turn import Begun, Question, Turn
@@ -59,6 +59,8 @@ def parser_of() -> argparse.ArgumentParser:
     ask.add_argument("--model", help="another model of the same service")
     ask.add_argument("--max-steps", type=int, default=STEPS, metavar="N", help="model rounds (%(default)s)")
     ask.add_argument("--max-tool-calls", type=int, default=TOOL_CALLS, metavar="N", help="0 forbids them (%(default)s)")
+    for name, limit in LIMITS.items():
+        ask.add_argument(flag_of(name), type=int, metavar="N", help=f"calls of {limit.tool}, instead of {name.upper()}")
     ask.add_argument("--trace-file", type=Path, metavar="FILE", help="write the whole run there, also after an error")
     ask.add_argument("--json", action="store_true", help="print the body that HTTP callers get")
     show = commands.add_parser("show", help="show a run", description="Show a stored run, or one in a file.")
@@ -68,6 +70,11 @@ def parser_of() -> argparse.ArgumentParser:
     for one in (ask, show):
         one.add_argument("--verbose", action="store_true", help="print the log, on standard error")
     return parser
+
+
+def flag_of(limit: str) -> str:
+    """`--max-sql-attempts`, of `max_sql_attempts`."""
+    return f"--{limit.replace('_', '-')}"
 
 
 def command(arguments: Sequence[str], build: Callable[[Settings], Runtime]) -> int:
@@ -120,9 +127,22 @@ def settings_for(given: argparse.Namespace) -> Settings:
 # ---------------------------------------------------------------------------------------- ask
 
 
+def with_limits(settings: Settings, given: argparse.Namespace) -> Settings:
+    """The settings with the limits of toolsets that are given in their place. Raises ConfigError."""
+    asked = {name: getattr(given, name) for name in LIMITS if getattr(given, name) is not None}
+    for name in asked:
+        if LIMITS[name].toolset not in settings.toolsets:
+            there = ", ".join(settings.toolsets) or "none"
+            missing = f"limits {LIMITS[name].tool} of the toolset {LIMITS[name].toolset}, which is off"
+            raise ConfigError(f"{flag_of(name)} {missing}; add it to TOOLSETS ({there})")
+    return settings.model_copy(
+        update={"environ": {**settings.environ, **{k.upper(): str(v) for k, v in asked.items()}}}
+    )
+
+
 def ask(given: argparse.Namespace, build: Callable[[Settings], Runtime]) -> int:
     """Answer one question. Raises ChatError, ConfigError, OSError, KeyboardInterrupt."""
-    settings = settings_for(given)
+    settings = with_limits(settings_for(given), given)
     question = question_of(given, settings.max_message_chars)
     runtime = build(settings)
     if given.trace_file:

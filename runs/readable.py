@@ -80,6 +80,8 @@ def ending_lines(record: dict[str, Any]) -> Iterator[str]:
     budget, usage = record["execution_budget"] or {}, record["token_usage"]
     for name, used, limit in (("steps", "steps", "max_steps"), ("tool calls", "tool_calls", "max_tool_calls")):
         yield f"{name}: {number(budget.get(used))} of at most {number(budget.get(limit))}"
+    for tool, limit in sorted((budget.get("max_calls_of") or {}).items()):
+        yield f"{tool}: {number((budget.get('calls_of') or {}).get(tool, 0))} of at most {number(limit)}"
     times = (ms(record[name]) for name in ("duration_ms", "model_duration_ms", "tool_duration_ms"))
     yield "time: {}; model {}, tools {}".format(*times)
     yield f"tokens: {tokens(usage)}{covered(usage) if is_known(usage) else ''}"

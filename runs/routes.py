@@ -1,16 +1,17 @@
 """`/api/runs…` and `/api/statistics`."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 from access import may
 from errors import BodyTooLarge, ModelError, ModelUnavailable, NotFound, Overloaded, StoreUnavailable, TurnConflict
 from problems import as_chat_error, check_length, language_of, mark_of, page_of, problems
+from run import LIMITS, ToolLimit
 from runtime import Runtime
 from shapes import ChatReply, ConversationId, Page, Said, Shape
 from stream import EVENT_HEADERS, EVENTS, EventStream, begin_telling
@@ -22,6 +23,7 @@ from .store import ask_to_cancel, delete_run, get_run, list_runs
 STEPS, TOOL_CALLS = 4, 8  # of a question asked here, unless it says otherwise
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$")]
 Limit = Annotated[int, Query(ge=1, le=200)]
+Route = TypeVar("Route", bound=Callable[..., Any])
 After = Annotated[str | None, Query(max_length=100)]
 
 
@@ -38,7 +40,25 @@ class RunRequest(Shape):
     def asked_by(self, owner: str, longest: int) -> Question:
         """What a turn is begun with. Raises InvalidRequest for a question longer than this service takes."""
         check_length("question", self.question, longest)
-        return Question(owner=owner, message=self.question, **self.model_dump(exclude={"question", "include_trace"}))
+        given = self.model_dump(exclude={"question", "include_trace", *LIMITS})
+        asked = {limit.tool: getattr(self, name, None) for name, limit in LIMITS.items()}
+        calls_of = {tool: calls for tool, calls in asked.items() if calls is not None}
+        return Question(owner=owner, message=self.question, max_calls_of=calls_of, **given)
+
+
+def taking(limits: Mapping[str, ToolLimit]) -> Callable[[Route], Route]:
+    """Let the body of a route have a field for each limit that toolsets bring."""
+    fields: dict[str, Any] = {
+        name: (int | None, Field(None, ge=0, le=10_000, description=f"calls of {limit.tool}; 0 forbids them"))
+        for name, limit in limits.items()
+    }
+    request = create_model("RunRequest", __base__=RunRequest, __doc__=RunRequest.__doc__, **fields)
+
+    def put(route: Route) -> Route:
+        route.__annotations__["body"] = request
+        return route
+
+    return put
 
 
 class StoredRun(BaseModel):
@@ -83,8 +103,10 @@ def add_asking(router: APIRouter, runtime: Runtime, caller: Callable[..., str | 
     tags: list[str | Enum] = ["runs"]
     errors = problems(BodyTooLarge, TurnConflict, ModelError, ModelUnavailable, StoreUnavailable, Overloaded)
     longest = runtime.settings.max_message_chars
+    limits = {name: limit for name, limit in LIMITS.items() if runtime.tools.get(limit.tool)}
 
     @router.post("/api/runs", tags=tags, responses=errors, response_model_exclude_unset=True)
+    @taking(limits)
     async def run_question(body: RunRequest, request: Request, owner: Owner) -> ChatReply:
         """Answer a question, by default outside any conversation and with its trace."""
         turn = await runtime.turns.answer(body.asked_by(owner, longest))
@@ -92,6 +114,7 @@ def add_asking(router: APIRouter, runtime: Runtime, caller: Callable[..., str | 
         return ChatReply.of(turn, language_of(request), body.include_trace)
 
     @router.post("/api/runs/stream", tags=tags, responses=errors | EVENTS, response_class=Response)
+    @taking(limits)
     async def run_question_stream(body: RunRequest, request: Request, owner: Owner) -> EventStream:
         """The same, told as it happens; the events are those of `/chat/stream`."""
         language = language_of(request)

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -402,3 +403,73 @@ def test_a_file_that_holds_no_run_is_refused(run_here: Run, tmp_path: Path, cont
     done = run_here("show", "other.json")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("Error: other.json ")
+
+
+# ---------------------------------------------------------------------------------------- limits that toolsets bring
+
+
+@pytest.fixture
+def shelves(tmp_path: Path) -> dict[str, str]:
+    """The settings with which Text2SQL asks a small file of SQLite."""
+    file, policy = tmp_path / "shelves.db", tmp_path / "policy.toml"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE books (id INT, title TEXT)")
+        connection.execute("INSERT INTO books VALUES (1, '红楼梦')")
+        connection.commit()
+    policy.write_text("[tables.books]\n", encoding="utf-8")
+    return {
+        "TOOLSETS": "calculator,text2sql", "TEXT2SQL_URL": f"sqlite:///{file}", "TEXT2SQL_POLICY": str(policy)
+    }  # fmt: skip
+
+
+def ask_shelves(model: ScriptedModel, times: int) -> None:
+    for number in range(times):
+        model.asks_for("run_sql", sql=f"SELECT {number} AS n FROM books")
+
+
+def test_three_attempts_at_sql_are_made_unless_it_is_said_otherwise(
+    run_here: Run, model: ScriptedModel, shelves: dict[str, str], tmp_path: Path
+) -> None:
+    model.asks_for_all(*[("run_sql", {"sql": f"SELECT {number} AS n FROM books"}) for number in range(4)])
+    done = run_here("ask", "How many?", "--trace-file", "run.json", **shelves)
+    assert done.returncode == 2
+    record = json.loads((tmp_path / "run.json").read_text("utf-8"))
+    assert record["stop_reason"] == "sql_attempt_limit"
+    assert record["execution_budget"] == {
+        "max_steps": 4, "steps": 1, "max_tool_calls": 8, "tool_calls": 3,
+        "max_calls_of": {"run_sql": 3}, "calls_of": {"run_sql": 3},
+    }  # fmt: skip
+    assert record["events"][-1]["details"]["blocked_call"]["arguments"] == {"sql": "SELECT 3 AS n FROM books"}
+    shown = run_here("show", "run.json").stdout
+    assert "run_sql: 3 of at most 3" in shown and "not carried out: run_sql" in shown
+
+
+@pytest.mark.parametrize("attempts", [0, 1, 5])
+def test_attempts_at_sql_are_limited_on_the_command_line(
+    run_here: Run, model: ScriptedModel, shelves: dict[str, str], attempts: int
+) -> None:
+    ask_shelves(model, attempts + 1)
+    limit = ("--max-sql-attempts", str(attempts), "--max-steps", "9")
+    done = run_here("ask", "How many?", *limit, "--json", **shelves)
+    assert done.returncode == 2
+    body = json.loads(done.stdout)
+    assert (body["stop_reason"], body["tool_calls"], body["answer"]) == ("sql_attempt_limit", attempts, None)
+    offered = [tool["function"]["name"] for tool in model.requests[0]["tools"]]
+    assert ("run_sql" in offered) == bool(attempts)
+
+
+def test_a_budget_that_is_used_up_still_lets_the_model_answer(
+    run_here: Run, model: ScriptedModel, shelves: dict[str, str]
+) -> None:
+    ask_shelves(model, 1)
+    model.says("一本。")
+    done = run_here("ask", "How many?", "--max-sql-attempts", "1", **shelves)
+    assert (done.returncode, done.stdout) == (0, "一本。\n")
+
+
+def test_a_limit_of_a_toolset_that_is_off_is_refused(run_here: Run, shelves: dict[str, str]) -> None:
+    done = run_here("ask", "Hi", "--max-sql-attempts", "2", TOOLSETS="calculator")
+    assert done.returncode == 1
+    assert "--max-sql-attempts limits run_sql of the toolset text2sql, which is off" in done.stderr
+    done = run_here("ask", "Hi", "--max-sql-attempts", "-2", **shelves)
+    assert done.returncode == 1 and "MAX_SQL_ATTEMPTS is '-2'" in done.stderr

@@ -225,7 +225,7 @@ def test_no_tool_calls_permitted_forbids_them_altogether(
     stopped = outcome.body["trace"][-1]["details"]
     assert stopped["blocked_call"]["tool"] == "calculator"
     assert stopped["execution_budget"] == {
-        **{"max_steps": 10, "steps": 1, "max_tool_calls": 0, "tool_calls": 0, "calls_of": {}}
+        **{"max_steps": 10, "steps": 1, "max_tool_calls": 0, "tool_calls": 0, "max_calls_of": {}, "calls_of": {}}
     }
     assert store.messages(conversation_id) == []
     model.says("3")

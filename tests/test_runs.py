@@ -118,7 +118,8 @@ def test_a_run_is_stored_in_the_commit_of_its_turn_and_nowhere_in_the_messages(
         "input_tokens": 20, "output_tokens": 10, "total_tokens": 30, "rounds": 2, "rounds_recorded": 2
     }  # fmt: skip
     assert record["execution_budget"] == {
-        "max_steps": 10, "steps": 2, "max_tool_calls": 30, "tool_calls": 1, "calls_of": {"calculator": 1}
+        "max_steps": 10, "steps": 2, "max_tool_calls": 30, "tool_calls": 1, "max_calls_of": {},
+        "calls_of": {"calculator": 1},
     }  # fmt: skip
     assert record["tools"] == {"calculator": {"succeeded": 1, "failed": 0}}
     assert record["duration_ms"] >= record["model_duration_ms"] + record["tool_duration_ms"] > 0

@@ -7,7 +7,7 @@ The toolset `text2sql`. Three barriers stand one behind the other: the guard (gu
 from pydantic import BaseModel, Field, SecretStr
 
 from errors import ConfigError
-from run import NOTICES
+from run import LIMITS, NOTICES, ToolLimit
 from runtime import Runtime
 
 NOTICES |= {
@@ -24,6 +24,7 @@ NOTICES |= {
         "模型重复提交了已失败的查询。",
     ),
 }
+LIMITS["max_sql_attempts"] = ToolLimit("run_sql", "text2sql")
 
 
 class Text2SqlSettings(BaseModel):
@@ -36,7 +37,7 @@ class Text2SqlSettings(BaseModel):
 class AttemptSettings(BaseModel):
     """The setting MAX_SQL_ATTEMPTS, a budget like the core's own."""
 
-    sql_attempts: int = Field(3, ge=1, le=1000)
+    sql_attempts: int = Field(3, ge=0, le=1000)  # 0: run_sql is not offered
 
 
 def register(runtime: Runtime) -> None:

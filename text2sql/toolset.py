@@ -146,7 +146,8 @@ class SqlTools:
             stop = StopRun("sql_recovery_stopped", f"{failure.message}: {failure.hint}. No correction is possible.")
             stop.code = failure.code
             return stop
-        left = max(self.attempts - context.budget.calls_of["run_sql"], 0)
+        budget = context.budget
+        left = max(budget.max_calls_of.get("run_sql", self.attempts) - budget.calls_of["run_sql"], 0)
         advice = "Send a corrected statement; the same one again ends the run." if left else "Answer without it."
         recovery = {"correctable": True, "action": "correct_sql" if left else "answer", "attempts_left": left}
         body = {"error": failure.message, "code": failure.code, "hint": failure.hint}

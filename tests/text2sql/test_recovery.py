@@ -207,3 +207,48 @@ def test_an_account_that_may_write_is_warned_of_and_served(
         ask(service_of(in_mysql, in_mysql.admin), conversation_id)
     assert "give it SELECT only" in caplog.text and "reader-of-the-library" not in caplog.text
     assert '"rows":[[3]]' in observations(model)[0]
+
+
+def test_a_question_by_itself_has_four_rounds_eight_tool_calls_and_three_attempts(
+    service_of: AskLibrary, in_sqlite: Library, model: ScriptedModel
+) -> None:
+    client = service_of(in_sqlite, TRACE_RETENTION_DAYS="7")
+    model.asks_for_all(*[("run_sql", {"sql": f"SELECT {number} AS n"}) for number in range(4)])
+    body = client.post("/api/runs", json={"question": "How many books?"}).json()
+    assert (body["stop_reason"], body["tool_calls"]) == ("sql_attempt_limit", 3)
+    record = client.get(f"/api/runs/{body['run_id']}").json()
+    assert record["execution_budget"] == stopped(body)["execution_budget"] == {
+        "max_steps": 4, "steps": 1, "max_tool_calls": 8, "tool_calls": 3,
+        "max_calls_of": {"run_sql": 3}, "calls_of": {"run_sql": 3},
+    }  # fmt: skip
+    assert stopped(body)["blocked_call"]["arguments"] == {"sql": "SELECT 3 AS n"}
+    model.asks_for_all(*[("list_tables", {})] * 9)
+    body = client.post("/api/runs", json={"question": "Which tables?"}).json()
+    assert (body["stop_reason"], body["tool_calls"]) == ("tool_call_limit", 8)
+    for _ in range(4):
+        model.asks_for("list_tables")
+    body = client.post("/api/runs", json={"question": "Which tables?"}).json()
+    assert (body["stop_reason"], body["steps"], body["tool_calls"]) == ("max_steps", 4, 3)
+
+
+def test_a_caller_may_lower_the_attempts_and_not_raise_them(
+    service_of: AskLibrary, in_sqlite: Library, model: ScriptedModel, client_for: MakeClient
+) -> None:
+    client = service_of(in_sqlite, MAX_SQL_ATTEMPTS="2")
+    for asked, made in ((0, 0), (1, 1), (5, 2), (None, 2)):
+        for number in range(made + 1):
+            model.asks_for("run_sql", sql=f"SELECT {number} AS n")
+        body = client.post("/api/runs", json={"question": "How many?", "max_sql_attempts": asked}).json()
+        assert (body["stop_reason"], body["tool_calls"]) == ("sql_attempt_limit", made)
+        assert ("run_sql" in str(model.requests[-made - 1]["tools"])) == bool(made)
+    refused = client_for().post("/api/runs", json={"question": "How many?", "max_sql_attempts": 1})
+    assert refused.status_code == 422 and "max_sql_attempts" in refused.text
+
+
+def test_a_failed_attempt_says_how_many_are_left_of_those_asked_for(
+    service_of: AskLibrary, in_sqlite: Library, model: ScriptedModel
+) -> None:
+    model.asks_for("run_sql", sql="SELECT titel FROM books").then_says("No.")
+    client = service_of(in_sqlite)
+    client.post("/api/runs", json={"question": "How many?", "max_sql_attempts": 2})
+    assert json.loads(observations(model)[0])["recovery"]["attempts_left"] == 1
