@@ -154,6 +154,8 @@ async def carry_out(
     def observe(observation: Observation) -> None:
         transcript.append(observation.as_dict())
         run.tool_ms += observation.duration_ms
+        if observation.record is not None:
+            run.records[len(run.events)] = observation.record
         run.note(
             "tool_result",
             step,

@@ -143,6 +143,7 @@ class Run:
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     on_text: OnText | None = None
     events: list[Event] = field(default_factory=list)
+    records: dict[int, str] = field(default_factory=dict)  # whole results for people, by the place of their event
     usages: list[Usage] = field(default_factory=list)  # of the replies that came
     rounds: int = 0  # requests to the model, failed ones too
     model_ms: float = 0.0

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_OBSERVATION_CHARS = 20_000  # what the model is shown of one result
+MAX_RECORD_CHARS = 1_000_000  # what of one result is kept for people
 MAX_TOOL_THREADS = 64
 LEGAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")  # what model services take as the name of a function
 
@@ -62,14 +63,26 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class ToolResult:
+    """What a tool returns where the model needs only a part. text: for the model; record: the whole, for people."""
+
+    text: str
+    record: str
+
+
+@dataclass(frozen=True)
 class Observation:
-    """What the model is given back for one call. code: what kind of error, None where it went well."""
+    """What the model is given back for one call. code: what kind of error, None where it went well.
+
+    record: the whole result for people, where the model is given a part of it.
+    """
 
     call: ToolCall
     text: str
     code: str | None = None
     duration_ms: float = 0.0
     stop_reason: str | None = None  # the tool ends the run
+    record: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """In the wire format of the model."""
@@ -281,10 +294,14 @@ class ToolRegistry:
 
     async def call(self, call: ToolCall, context: RunContext) -> Observation:
         """Carry out one call. Never raises: what goes wrong is told to the model, what is our defect is logged."""
-        started, stop_reason, code = time.perf_counter(), None, None
+        started, stop_reason, code, record = time.perf_counter(), None, None, None
         try:
             tool = self.find(call.name)
-            text = as_text(await self._run(tool, tool.check(call), context))
+            result: Any = await self._run(tool, tool.check(call), context)
+            text = as_text(result.text if isinstance(result, ToolResult) else result)
+            whole = result.record if isinstance(result, ToolResult) else text
+            if whole != text or len(text) > MAX_OBSERVATION_CHARS:
+                record = cut_text(clean_text(whole), MAX_RECORD_CHARS)
         except StopRun as error:
             text, code, stop_reason = str(error), error.code, error.stop_reason
         except ToolError as error:
@@ -298,7 +315,7 @@ class ToolRegistry:
             code = "tool_failed"
         duration_ms = (time.perf_counter() - started) * 1000
         text = cut_text(clean_text(text), MAX_OBSERVATION_CHARS) or "(empty)"
-        return Observation(call, text, code, duration_ms, stop_reason)
+        return Observation(call, text, code, duration_ms, stop_reason, record)
 
     async def _run(self, tool: Tool, arguments: dict[str, Any], context: RunContext) -> Any:
         if tool.context_name:

@@ -14,7 +14,7 @@ from model import Model
 from reply import Reply
 from run import Budget, Run, RunContext, Usage
 from runtime import Runtime
-from tools import ToolCall, ToolRegistry
+from tools import ToolCall, ToolRegistry, ToolResult
 
 __all__ = [
     "Budget",
@@ -32,6 +32,7 @@ __all__ = [
     "ToolCall",
     "ToolError",
     "ToolRegistry",
+    "ToolResult",
     "Usage",
     "build_runtime",
     "chat_router",

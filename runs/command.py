@@ -5,6 +5,7 @@ The answer goes to standard output, what happens on the way to standard error. B
 
 import argparse
 import asyncio
+import json
 import logging
 import os
 import re
@@ -29,7 +30,7 @@ from turn import Begun, Question, Turn
 from .files import NotARun, read_run_file, with_every_field, write_run_file
 from .readable import as_text, compact, visible
 from .routes import STEPS, TOOL_CALLS, RunRequest
-from .store import as_json, get_run, record_of
+from .store import as_json, bounded, get_run, record_of
 
 ANSWERED, FAILED, STOPPED_EARLY, INTERRUPTED = 0, 1, 2, 130
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -159,7 +160,7 @@ def ask(given: argparse.Namespace, build: Callable[[Settings], Runtime]) -> int:
     finally:
         progress.end_line()
         if given.trace_file and ended:
-            write_run_file(given.trace_file, record_of(ended[-1], settings.default_model))
+            write_run_file(given.trace_file, json.loads(bounded(record_of(ended[-1], settings.default_model))))
     reply = ChatReply.of(turn, language(), with_trace=False)
     if given.json:
         print(reply.model_dump_json(exclude_unset=True))

@@ -64,6 +64,8 @@ def event_lines(record: dict[str, Any]) -> Iterator[str]:
             failed = details.get("code") or ("failed" if details.get("ok") is False else None)
             name = f"  {details.get('tool')} {f'failed ({failed})' if failed else 'returned'} in {took}"
             yield from block(name, str(details.get("text", NOT_RECORDED)))
+            if details.get("record"):
+                yield from block("  the whole result", str(details["record"]))
         elif event["type"] == "history_shortened":
             yield f"  the history was too long: {details.get('dropped_turns')} turns left out"
         elif event["type"] == "run_stopped" and isinstance(details.get("blocked_call"), dict):

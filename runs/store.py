@@ -15,12 +15,15 @@ from pymysql.cursors import Cursor
 from db import Database, error_number, may_try_again
 from errors import NotFound
 from memory import Also, as_time
+from run import Event
 from text import clean_text, title_of
 from turn import Recorder, Turn
 
 log = logging.getLogger(__name__)
 
 MAX_RECORD_BYTES = 1_000_000
+# What is tried in turn: texts of so many characters at most, and so many events.
+CUTS = ((None, None), (100_000, None), (5_000, None), (500, None), (500, 100), (100, 10), (100, 0))
 SWEEP_ROWS = 500
 DEMO = "demo"  # the name of the demo model
 
@@ -112,8 +115,13 @@ def record_of(turn: Turn, default_model: str) -> dict[str, Any]:
         },
         "history": carried(turn),
         "tools": tools_of(run.events),
-        "events": run.events,
+        "events": [with_record(event, run.records.get(at)) for at, event in enumerate(run.events)],
     }
+
+
+def with_record(event: Event, record: str | None) -> Event:
+    """The event with the whole result, where the model was given a part of it."""
+    return event if record is None else {**event, "details": {**event["details"], "record": record}}
 
 
 def carried(turn: Turn) -> dict[str, Any]:
@@ -175,7 +183,7 @@ def clean_word(text: str) -> str:
 
 def bounded(record: dict[str, Any]) -> str:
     """The record as JSON of a bounded size: long texts are cut first, then the events in the middle left out."""
-    for text_limit, event_limit in ((None, None), (5_000, None), (500, None), (500, 100), (100, 10), (100, 0)):
+    for text_limit, event_limit in CUTS:
         kept = record if event_limit is None else with_fewer_events(record, event_limit)
         text = as_json(kept if text_limit is None else cut_texts(kept, text_limit))
         if len(text.encode()) <= MAX_RECORD_BYTES:

@@ -248,6 +248,32 @@ def test_a_record_is_bounded_and_stays_valid_json(
     assert store.messages(conversation_id) == [("user", question), ("assistant", "完" * 50_000)]
 
 
+def test_whole_results_are_kept_for_people_as_far_as_the_record_has_room(
+    client_for: MakeClient, store: Store, model: ScriptedModel
+) -> None:
+    client = client_for(environ=KEPT, toolsets=("tests.support.run_tools",))
+    for pages, kept in ((500, 50_000), (9_000, 100_000)):
+        model.asks_for("look", pages=pages).then_asks_for("look", pages=2).then_says("Done.")
+        record = record_of(client, client.post("/api/runs", json={"question": "Q"}).json()["run_id"])
+        first, second = (event["details"] for event in record["events"] if event["type"] == "tool_result")
+        assert (first["text"], second["record"]) == ("页" * 100, "页" * 200)
+        assert first["record"].count("页") == kept
+        assert ("more characters not recorded" in first["record"]) == (pages == 9_000)
+        shown = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+        assert shown == ["页" * 100] * 2
+
+
+def test_a_result_that_is_cut_for_the_model_is_whole_in_the_record(
+    client_for: MakeClient, model: ScriptedModel
+) -> None:
+    client = client_for(environ=KEPT, toolsets=("tests.support.run_tools",))
+    model.asks_for("read", pages=300).then_asks_for("read", pages=200).then_says("Done.")
+    record = record_of(client, client.post("/api/runs", json={"question": "Q"}).json()["run_id"])
+    first, second = (event["details"] for event in record["events"] if event["type"] == "tool_result")
+    assert "[cut here: 10000 more characters]" in first["text"] and first["record"] == "页" * 30_000
+    assert len(second["text"]) == 20_000 and "record" not in second
+
+
 def test_thousands_of_calls_in_one_reply_do_not_make_a_record_too_large(
     client_for: MakeClient, store: Store, model: ScriptedModel
 ) -> None:

@@ -38,9 +38,16 @@ class PolicyFile(BaseModel):
     joins: tuple[str, ...] | None = None  # None: readable tables may be joined in any way
     functions: tuple[str, ...] = ()  # permitted besides the built-in list
     schema_name: str | None = Field(None, alias="schema")
-    max_rows: int = Field(200, ge=1, le=10_000)
-    max_bytes: int = Field(16_000, ge=1_000, le=1_000_000)
+    max_rows: int = Field(200, ge=1, le=10_000)  # fetched and kept with the run
+    max_bytes: int = Field(64_000, ge=1_000, le=1_000_000)
+    model_rows: int = Field(50, ge=1, le=10_000)  # of these, given to the model
+    model_bytes: int = Field(8_000, ge=1_000, le=20_000)
     time_limit_s: float = Field(5.0, gt=0, le=3600)
+
+    @property
+    def rows_to_read(self) -> int:
+        """How many rows the model can see of one result."""
+        return min(self.max_rows, self.model_rows)
 
 
 @dataclass(frozen=True)
@@ -141,7 +148,9 @@ def write_policy(catalogue: Catalogue, joins: Iterable[str]) -> str:
     lines = [
         "# What the model may read. Strike out what it may not; a table or column that is not here cannot be read.",
         "max_rows = 200",
-        "max_bytes = 16000",
+        "max_bytes = 64000",
+        "model_rows = 50",
+        "model_bytes = 8000",
         "time_limit_s = 5.0",
         "# Only these joins; without this line readable tables may be joined in any way.",
         "joins = [",

@@ -81,10 +81,26 @@ class Table:
 
     def as_text(self) -> str:
         """The result as compact JSON, in its own characters."""
-        body: dict[str, Any] = {"columns": self.columns, "rows": self.rows, "row_count": len(self.rows)}
-        body["truncated"] = bool(self.truncated)
-        if self.truncated:
-            body["note"] = f"truncated: {self.truncated}"
+        return self._text(self.rows, self.truncated)
+
+    def for_model(self, max_rows: int, max_bytes: int) -> str:
+        """The same with the first rows only, one at least, and a word about the others."""
+        size, shown = len(encoded(self.columns)), 0
+        for row in self.rows[:max_rows]:
+            size += len(encoded(row)) + 1
+            if shown and size > max_bytes:
+                break
+            shown += 1
+        if shown == len(self.rows):
+            return self.as_text()
+        given = f"you are given the first {shown} of {len(self.rows)} rows; ask for fewer, or let the database add up"
+        return self._text(self.rows[:shown], f"{given}; {self.truncated}" if self.truncated else given)
+
+    def _text(self, rows: list[list[Any]], truncated: str) -> str:
+        body: dict[str, Any] = {"columns": self.columns, "rows": rows, "row_count": len(self.rows)}
+        body["truncated"] = bool(truncated)
+        if truncated:
+            body["note"] = f"truncated: {truncated}"
         return encoded(body).decode()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from errors import StopRun
 from run import RunContext
 from runtime import Runtime
+from tools import ToolResult
 
 
 def register(runtime: Runtime) -> None:
@@ -15,6 +16,16 @@ def register(runtime: Runtime) -> None:
     def give_up(reason: str) -> str:
         """End the run."""
         raise StopRun(reason, "It makes no sense to go on.")
+
+    @runtime.tools.tool
+    def look(pages: int) -> ToolResult:
+        """Look something up: a page for the model, all of them for the record."""
+        return ToolResult("页" * 100, "页" * 100 * pages)
+
+    @runtime.tools.tool
+    def read(pages: int) -> str:
+        """Read so many pages."""
+        return "页" * 100 * pages
 
     @runtime.tools.tool(timeout_s=30)
     def wait(context: RunContext, file: str) -> str:

@@ -1,9 +1,15 @@
 """What a result looks like: every odd type in a form that the model reads exactly."""
 
 import json
+from pathlib import Path
 from typing import Any
 
-from tests.text2sql.conftest import Library
+import pytest
+
+from main import build_runtime
+from runs.command import command
+from tests.support.scripted_model import ScriptedModel
+from tests.text2sql.conftest import AskLibrary, Library
 from text2sql.database import MySQL, read_url
 from text2sql.results import Table, number
 
@@ -143,3 +149,77 @@ def test_numbers_that_json_cannot_hold_become_text() -> None:
         "nan",
         True,
     ]
+
+
+def test_the_model_is_given_the_first_rows_and_told_of_the_others() -> None:
+    table = Table(["n", "t"], [number, number], max_rows=120, max_bytes=64_000)
+    while table.add([len(table.rows), "字" * 10]):
+        pass
+    whole, shown = json.loads(table.as_text()), json.loads(table.for_model(50, 8_000))
+    assert (len(whole["rows"]), whole["row_count"]) == (120, 120)
+    assert shown["rows"] == whole["rows"][:50] and shown["row_count"] == 120 and shown["truncated"]
+    assert "the first 50 of 120 rows" in shown["note"] and "only the first 120 rows" in shown["note"]
+    few = json.loads(table.for_model(50, 1_000))
+    assert 0 < len(few["rows"]) < 50 and len(json.dumps(few["rows"], ensure_ascii=False).encode()) < 1_100
+    assert table.for_model(120, 64_000) == table.as_text()
+    wide = Table(["t"], [number], max_rows=5, max_bytes=64_000)
+    wide.add(["字" * 900])
+    assert wide.for_model(5, 1_000) == wide.as_text()  # one row at least
+
+
+SQUARES = "SELECT a.id AS x, b.id AS y FROM loans a CROSS JOIN loans b CROSS JOIN books c ORDER BY x, y"  # 27 rows
+
+
+@pytest.fixture
+def few_rows(tmp_path: Path) -> str:
+    """A policy that gives the model five rows."""
+    (tmp_path / "policy.toml").write_text("model_rows = 5\n[tables.loans]\n[tables.books]\n", encoding="utf-8")
+    return str(tmp_path / "policy.toml")
+
+
+def test_the_record_of_a_run_holds_the_whole_result_and_the_model_and_the_trace_a_part(
+    service_of: AskLibrary, library: Library, model: ScriptedModel, few_rows: str, conversation_id: str
+) -> None:
+    client = service_of(library, TEXT2SQL_POLICY=few_rows, TRACE_RETENTION_DAYS="7")
+    model.asks_for("run_sql", sql=SQUARES).then_says("27.")
+    question = {"conversation_id": conversation_id, "message": "How many?", "include_trace": True}
+    body = client.post("/chat", json=question).json()
+    given = next(message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool")
+    assert len(json.loads(given)["rows"]) == 5 and json.loads(given)["row_count"] == 27
+    (told,) = [event["details"] for event in body["trace"] if event["type"] == "tool_result"]
+    assert told["text"] == given and "record" not in told
+    stored = client.get(f"/api/runs/{body['run_id']}").json()
+    (kept,) = [event["details"] for event in stored["events"] if event["type"] == "tool_result"]
+    assert kept == told | {"record": kept["record"]}
+    whole = json.loads(kept["record"])
+    assert (len(whole["rows"]), whole["rows"][:5]) == (27, json.loads(given)["rows"])
+    assert whole["truncated"] is False
+
+
+def test_a_result_that_the_model_was_given_whole_is_recorded_once(
+    service_of: AskLibrary, in_sqlite: Library, model: ScriptedModel
+) -> None:
+    client = service_of(in_sqlite, TRACE_RETENTION_DAYS="7")
+    model.asks_for("run_sql", sql="SELECT id FROM books").then_says("3")
+    body = client.post("/api/runs", json={"question": "How many?"}).json()
+    stored = client.get(f"/api/runs/{body['run_id']}").json()
+    assert stored["events"] == body["trace"]
+
+
+def test_the_run_file_holds_the_whole_result_and_show_shows_it(
+    service_of: AskLibrary, in_sqlite: Library, model: ScriptedModel, few_rows: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    environ = {"TEXT2SQL_URL": in_sqlite.reader, "TEXT2SQL_POLICY": few_rows, "TOOLSETS": "text2sql", "ENV_FILE": ""}
+    environ |= {"API_KEY": "sk-test", "BASE_URL": model.base_url, "DEFAULT_MODEL": "scripted"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    model.asks_for("run_sql", sql=SQUARES).then_says("27.")
+    file = tmp_path / "run.json"
+    assert command(["ask", "How many?", "--trace-file", str(file)], build_runtime) == 0
+    events = json.loads(file.read_text("utf-8"))["events"]
+    (record,) = [event["details"]["record"] for event in events if event["type"] == "tool_result"]
+    assert len(json.loads(record)["rows"]) == 27
+    capsys.readouterr()
+    assert command(["show", str(file)], build_runtime) == 0
+    assert f"  the whole result: {record}" in capsys.readouterr().out
