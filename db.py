@@ -103,6 +103,17 @@ class Database:
 
         Cancelling the caller does not stop the thread: what must not be lost is awaited to its end.
         """
+        work = self._work(function, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def wait(self, function: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for another thread, such as a tool's, which waits for it."""
+        return self._threads.submit(self._work(function, *args, **kwargs)).result()
+
+    def _work(
+        self, function: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> Callable[[], T]:
+        """What a database thread is to do, counted as waiting from now on."""
         given_up_at = time.monotonic() + MAX_QUEUE_S
         self._count(waiting=1)
 
@@ -116,7 +127,7 @@ class Database:
             finally:
                 self._count(busy=-1)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        return work
 
     def _count(self, waiting: int = 0, busy: int = 0) -> None:
         with self._counting:

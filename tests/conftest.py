@@ -119,8 +119,8 @@ def given_store(url: str) -> Store:
             "db_name": parts.path.lstrip("/") or "turnkeeper_test",
         }
     )
-    tables = "run_cancellations run_records runs idempotency_keys messages conversations schema_migrations"
-    for table in tables.split():
+    tables = "schema_notes schema_snapshots run_cancellations run_records runs idempotency_keys messages conversations"
+    for table in [*tables.split(), "schema_migrations"]:
         store.rows(f"DROP TABLE IF EXISTS {table}")
     make_tables(store)
     return store

@@ -3,14 +3,16 @@
 Schemathesis makes the requests from the document itself, good and bad ones, and follows links between them.
 """
 
+import contextlib
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import MakeClient, MakeService, Store
+from tests.conftest import ROOT, MakeClient, MakeService, Service, Store
 from tests.support.scripted_model import ScriptedModel
 
 METHODS = {"get", "post", "put", "patch", "delete"}
@@ -30,8 +32,21 @@ enabled = false
 """
 
 
-def test_every_route_says_what_it_answers_and_has_a_name_of_its_own(client_for: MakeClient) -> None:
-    document = client_for().get("/openapi.json").json()
+@pytest.fixture
+def text2sql(tmp_path: Path) -> dict[str, str]:
+    """What switches the toolset text2sql on, with a small database to ask."""
+    file, policy = tmp_path / "shop.db", tmp_path / "policy.toml"
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, amount INTEGER)")
+    policy.write_text("[tables.orders]\n", encoding="utf-8")
+    return {"TOOLSETS": "text2sql", "TEXT2SQL_URL": f"sqlite:///{file}", "TEXT2SQL_POLICY": str(policy)}
+
+
+@pytest.mark.parametrize("toolsets", [(), ("text2sql",)])
+def test_every_route_says_what_it_answers_and_has_a_name_of_its_own(
+    client_for: MakeClient, text2sql: dict[str, str], toolsets: tuple[str, ...]
+) -> None:
+    document = client_for(toolsets=toolsets, environ=text2sql).get("/openapi.json").json()
     operations = [
         (f"{method} {path}", operation)
         for path, methods in document["paths"].items()
@@ -52,12 +67,28 @@ def test_no_request_is_answered_with_a_failure_or_as_is_not_documented(
 ) -> None:
     model.echoes()
     service = service_for(fragile_store, TRACE_RETENTION_DAYS="7")
-    (tmp_path / "rules.toml").write_text(RULES, encoding="utf-8")
+    try_everything(service, tmp_path, "--max-examples", "8", "--max-time", "18")
+
+
+@pytest.mark.skipif(shutil.which("schemathesis", path=Path(sys.executable).parent) is None, reason="no schemathesis")
+def test_the_same_of_the_catalogue_of_text2sql(
+    service_for: MakeService, model: ScriptedModel, text2sql: dict[str, str], tmp_path: Path
+) -> None:
+    model.echoes()
+    service = service_for(**text2sql)
+    sync = [sys.executable, "-m", "text2sql", "sync"]
+    subprocess.run(sync, cwd=ROOT, env=service.environment, check=True, capture_output=True)
+    only = ["--include-path-regex", "^/api/catalogue"]
+    try_everything(service, tmp_path, *only, "--max-examples", "8", "--max-time", "8")
+
+
+def try_everything(service: Service, folder: Path, *how: str) -> None:
+    """Let schemathesis try a service; it should find nothing, and the service be well afterwards."""
+    (folder / "rules.toml").write_text(RULES, encoding="utf-8")
     program = [str(Path(sys.executable).parent / "schemathesis"), "--config-file", "rules.toml", "run"]
-    how = ["--max-examples", "8", "--generation-deterministic", "--max-time", "18", "--no-color"]
     done = subprocess.run(
-        [*program, f"{service.http.base_url}/openapi.json", *how],
-        cwd=tmp_path,
+        [*program, f"{service.http.base_url}/openapi.json", *how, "--generation-deterministic", "--no-color"],
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=120,

@@ -49,10 +49,15 @@ def register(runtime: Runtime) -> None:
     if not settings.policy:
         raise ConfigError("TEXT2SQL_POLICY is not set; it should name a file; `python -m text2sql policy` writes one")
     try:
-        from .database import Target  # here: who does not use the toolset does not need its packages
+        from .catalogue import read_notes  # here: who does not use the toolset does not need its packages
+        from .database import Target
         from .policy import load_policy
+        from .routes import add_catalogue
         from .toolset import SqlTools
     except ModuleNotFoundError as error:
         raise ConfigError(f"the toolset text2sql needs the package {error.name}; see requirements.txt") from None
     policy = load_policy(settings.policy)
-    SqlTools(Target(settings.url.get_secret_value(), policy.file.schema_name), policy, attempts).add_to(runtime)
+    target = Target(settings.url.get_secret_value(), policy.file.schema_name)
+    tools = SqlTools(target, policy, attempts, lambda: runtime.database.wait(read_notes, target.name))
+    tools.add_to(runtime)
+    runtime.routers.append(lambda router, caller: add_catalogue(router, runtime, caller, tools))

@@ -1,11 +1,15 @@
-"""`python -m text2sql policy` writes a policy from the database; `python -m text2sql check` judges statements."""
+"""`python -m text2sql`: `policy` writes a policy from the database, `check` judges statements, `sync` stores the
+structure of the database as a version of the catalogue."""
 
 import argparse
+import contextlib
 import json
 import sys
+from dataclasses import asdict
 
 from config import Settings
-from errors import ConfigError
+from db import Database
+from errors import ConfigError, StoreUnavailable
 
 from .guard import Refused, check_statement
 from .policy import load_policy, write_policy
@@ -20,8 +24,13 @@ def main(arguments: list[str] | None = None) -> int:
     check = commands.add_parser("check", help='judge statements, one JSON {"id", "sql"} a line')
     check.add_argument("--policy", required=True, help="a policy file")
     check.add_argument("--dialect", choices=["mysql", "mariadb", "postgres", "sqlite"], default="mysql")
+    synced = commands.add_parser("sync", help="store what changed in the structure of TEXT2SQL_URL; reads no rows")
+    synced.add_argument("--notes", metavar="FILE", help="packaged descriptions, JSON or TOML; all there are")
+    synced.add_argument("--json", action="store_true", help="tell it as one JSON object")
     given = parser.parse_args(arguments)
     try:
+        if given.command == "sync":
+            return sync_catalogue(given.notes, given.json)
         return make_policy(given.url) if given.command == "policy" else check_lines(given.policy, given.dialect)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -35,9 +44,43 @@ def make_policy(url: str | None) -> int:
 
     if url is None:
         url = Settings.from_env().section("text2sql", Text2SqlSettings).url.get_secret_value()
-    target = Target(url)
-    catalogue = {table: tuple(column.name for column in columns) for table, columns in target.columns().items()}
-    print(write_policy(catalogue, target.foreign_keys(catalogue)), end="")
+    structure = Target(url).structure()
+    joins = [
+        f"{table}.{here} = {key['table']}.{there}"
+        for table, facts in sorted(structure.items())
+        for key in facts["foreign_keys"]
+        if key["table"] in structure
+        for here, there in zip(key["columns"], key["references"], strict=True)
+    ]
+    print(write_policy({table: tuple(facts["columns"]) for table, facts in structure.items()}, joins), end="")
+    return 0
+
+
+def sync_catalogue(notes_file: str | None, as_json: bool) -> int:
+    """Store the structure, where it changed, and the packaged notes, where a file of them is given."""
+    from . import Text2SqlSettings
+    from .catalogue import load_notes, readable_changes, sync
+    from .database import Target
+
+    settings = Settings.from_env()
+    section = settings.section("text2sql", Text2SqlSettings)
+    if not (url := section.url.get_secret_value()):
+        raise ConfigError("TEXT2SQL_URL is not set; it should be an SQLAlchemy URL with an account that may only read")
+    packaged = load_notes(notes_file) if notes_file else None
+    target = Target(url, load_policy(section.policy).file.schema_name if section.policy else None)
+    with contextlib.closing(Database(settings)) as database:
+        try:
+            found = database.call(sync, target, packaged)
+        except StoreUnavailable:
+            raise ConfigError(
+                "the service's own database (DB_HOST, DB_NAME …) cannot be used: `python3 -m dev doctor` says why, "
+                "`python3 -m dev migrate` makes its tables"
+            ) from None
+    for table, column in found.unknown:
+        name = f"column {table}.{column}" if column else f"table {table}"
+        print(f"warning: the notes speak of a {name}, which is not there; left out", file=sys.stderr)
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    print(json.dumps(asdict(found), ensure_ascii=False) if as_json else "\n".join(readable_changes(found)))
     return 0
 
 

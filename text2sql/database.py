@@ -5,18 +5,18 @@ four servers do differently is in one class each: MySQL and MariaDB, PostgreSQL,
 """
 
 import contextlib
+import hashlib
 import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import sqlalchemy
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.pool import NullPool
 
 from errors import ConfigError
 
@@ -28,11 +28,15 @@ CONNECT_TIMEOUT_S = 5
 GRACE_S = 1.0  # after its limit a statement is killed, should the server not have ended it
 READ_MARGIN_S = 2.0
 CATALOGUE_S = 60.0  # how long the columns are taken to be as they were
+CATALOGUE_LIMIT_S = 30.0  # of each statement that asks for them
+MAX_NAME_CHARS = 255
 SQLITE_CELL_BYTES = 10_000_000
 # Rights that reach beyond what a read-only session prevents, as `too_many_rights` names them.
 DANGEROUS = frozenset({"FILE", "SUPER", "SUPERUSER", "files of the server"})
 
 Rows = tuple[list[str], list[Cell], Iterator[Sequence[Any]]]
+Structure = dict[str, dict[str, Any]]  # table or view -> what describes it, as JSON has it; see Server.structure
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,63 @@ class Server:
         """Every row of a statement of ours."""
         return list(self.rows(connection, sql)[2])
 
-    COLUMNS: ClassVar[str]
+    # What describes the tables and views of the schema, each ordered by table; no row of any of them is read.
+    TABLES: ClassVar[str]  # name, `view` or something else, comment, estimated rows or NULL
+    COLUMNS: ClassVar[str]  # table, column, type, YES where it may be NULL, comment
+    INDEXES: ClassVar[str]  # table, index, PRIMARY, UNIQUE or another word, column; columns in their order
+    FOREIGN_KEYS: ClassVar[str]  # table, key, column, the other table, its column or NULL for its primary key
 
     def columns(self, connection: Any) -> dict[str, list[ColumnInfo]]:
         """The tables and views that the account sees, with their columns."""
         found: dict[str, list[ColumnInfo]] = {}
         for table, name, kind, nullable, comment in self.all(connection, self.COLUMNS):
             found.setdefault(str(table), []).append(ColumnInfo(str(name), str(kind), nullable == "YES", comment or ""))
+        return found
+
+    def comments(self, connection: Any) -> dict[str, str]:
+        """What the database itself says of its tables and views."""
+        return {str(table): str(comment) for table, _, comment, _ in self.all(connection, self.TABLES) if comment}
+
+    def structure(self, connection: Any) -> Structure:
+        """The tables and views that the account sees: kind, comment, rows (an estimate), columns and keys."""
+        found: Structure = {
+            str(table): {
+                "kind": "view" if kind == "view" else "table",
+                "comment": str(comment or ""),
+                "rows": rows if rows is None else int(rows),
+                "columns": {},
+                "primary_key": [],
+                "foreign_keys": [],
+                "indexes": [],
+            }
+            for table, kind, comment, rows in self.all(connection, self.TABLES)
+        }
+        for table, infos in self.columns(connection).items():
+            if table in found:
+                found[table]["columns"] = {
+                    info.name: {"type": info.type, "nullable": info.nullable, "comment": info.comment} for info in infos
+                }
+        indexes: dict[tuple[str, str], dict[str, Any]] = {}
+        for table, name, kind, column in self.all(connection, self.INDEXES):
+            if table in found and kind == "PRIMARY":
+                found[table]["primary_key"].append(column)
+            elif table in found:
+                if (table, name) not in indexes:
+                    indexes[table, name] = {"name": name, "columns": [], "unique": kind == "UNIQUE"}
+                    found[table]["indexes"].append(indexes[table, name])
+                indexes[table, name]["columns"].append(column or "(expression)")
+        keys: dict[tuple[str, str], dict[str, Any]] = {}
+        for table, name, column, other, there in self.all(connection, self.FOREIGN_KEYS):
+            if table in found:
+                if (table, name) not in keys:
+                    keys[table, name] = {"columns": [], "table": other, "references": []}
+                    found[table]["foreign_keys"].append(keys[table, name])
+                key = keys[table, name]
+                primary = found.get(other, {}).get("primary_key", [])[len(key["columns"]) :]
+                key["references"].append(there or (primary[0] if primary else "(primary key)"))
+                key["columns"].append(column)
+        for described in found.values():
+            described["foreign_keys"].sort(key=lambda key: (key["columns"], key["table"]))
         return found
 
 
@@ -100,6 +154,22 @@ class MySQL(Server):
     COLUMNS = (
         "SELECT table_name, column_name, column_type, is_nullable, column_comment FROM information_schema.columns "
         "WHERE table_schema = DATABASE() ORDER BY table_name, ordinal_position"
+    )
+    TABLES = (
+        "SELECT table_name, LOWER(table_type), IF(table_type = 'VIEW', '', table_comment), table_rows "
+        "FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name"
+    )
+    INDEXES = (
+        "SELECT table_name, index_name, IF(index_name = 'PRIMARY', 'PRIMARY', IF(non_unique, 'INDEX', 'UNIQUE')), "
+        "column_name FROM information_schema.statistics WHERE table_schema = DATABASE() "
+        "ORDER BY table_name, index_name, seq_in_index"
+    )
+    # Not by table_constraints, which says nothing to an account that may only SELECT.
+    FOREIGN_KEYS = (
+        "SELECT table_name, constraint_name, column_name, IF(referenced_table_schema = table_schema, "
+        "referenced_table_name, CONCAT(referenced_table_schema, '.', referenced_table_name)), referenced_column_name "
+        "FROM information_schema.key_column_usage WHERE table_schema = DATABASE() "
+        "AND referenced_table_name IS NOT NULL ORDER BY table_name, constraint_name, ordinal_position"
     )
     READS = frozenset({"USAGE", "SELECT", "SHOW VIEW", "SHOW DATABASES", "EXECUTE", "SHOW_ROUTINE"})
 
@@ -200,6 +270,32 @@ class Postgres(Server):
         "WHERE n.nspname = pg_catalog.current_schema() AND c.relkind IN ('r', 'v', 'm', 'p', 'f') "
         "ORDER BY c.relname, a.attnum"
     )
+    TABLES = (
+        "SELECT c.relname, CASE WHEN c.relkind IN ('v', 'm') THEN 'view' ELSE 'table' END, "
+        "pg_catalog.obj_description(c.oid, 'pg_class'), "
+        "CASE WHEN c.relkind IN ('r', 'm', 'p') AND c.reltuples >= 0 THEN c.reltuples::bigint END "
+        "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE n.nspname = pg_catalog.current_schema() AND c.relkind IN ('r', 'v', 'm', 'p', 'f') ORDER BY c.relname"
+    )
+    INDEXES = (
+        "SELECT c.relname, i.relname, CASE WHEN x.indisprimary THEN 'PRIMARY' WHEN x.indisunique THEN 'UNIQUE' "
+        "ELSE 'INDEX' END, a.attname FROM pg_catalog.pg_index x JOIN pg_catalog.pg_class c ON c.oid = x.indrelid "
+        "JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid "
+        "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "CROSS JOIN LATERAL pg_catalog.generate_series(1, x.indnkeyatts) AS k(place) "
+        "LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = x.indkey[k.place - 1] "
+        "WHERE n.nspname = pg_catalog.current_schema() ORDER BY c.relname, i.relname, k.place"
+    )
+    FOREIGN_KEYS = (
+        "SELECT c.relname, f.conname, a.attname, CASE WHEN r.relnamespace = c.relnamespace THEN r.relname "
+        "ELSE m.nspname || '.' || r.relname END, b.attname FROM pg_catalog.pg_constraint f "
+        "JOIN pg_catalog.pg_class c ON c.oid = f.conrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+        "JOIN pg_catalog.pg_class r ON r.oid = f.confrelid JOIN pg_catalog.pg_namespace m ON m.oid = r.relnamespace "
+        "CROSS JOIN LATERAL unnest(f.conkey, f.confkey) WITH ORDINALITY AS k(here, there, place) "
+        "JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.here "
+        "JOIN pg_catalog.pg_attribute b ON b.attrelid = r.oid AND b.attnum = k.there "
+        "WHERE f.contype = 'f' AND n.nspname = pg_catalog.current_schema() ORDER BY c.relname, f.conname, k.place"
+    )
 
     def open(self, limit_s: float) -> Any:
         import psycopg
@@ -287,23 +383,43 @@ class SQLite(Server):
             sqlite3.SQLITE_FUNCTION,
             sqlite3.SQLITE_RECURSIVE,
         }
-        catalogue = "pragma_table_info" in sql and sql == self.COLUMNS
 
         def judge(action: int, first: str | None, *_: Any) -> int:
-            ours = catalogue and action == sqlite3.SQLITE_PRAGMA
             loads = action == sqlite3.SQLITE_FUNCTION and first == "load_extension"
-            return sqlite3.SQLITE_OK if (action in reads and not loads) or ours else sqlite3.SQLITE_DENY
+            return sqlite3.SQLITE_OK if action in reads and not loads else sqlite3.SQLITE_DENY
 
-        connection.set_authorizer(None if catalogue else judge)
+        ours = sql in (self.COLUMNS, self.INDEXES, self.FOREIGN_KEYS)  # they ask by PRAGMA
+        connection.set_authorizer(None if ours else judge)
         cursor = connection.execute(sql)
         names = [str(column[0]) for column in cursor.description or ()]
         return names, [number] * len(names), cursor
 
+    LISTED = "m.type IN ('table', 'view') AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+    TABLES = f"SELECT m.name, m.type, '', NULL FROM sqlite_master m WHERE {LISTED} ORDER BY m.name"
     COLUMNS = (
         "SELECT m.name, p.name, p.type, CASE WHEN p.\"notnull\" THEN 'NO' ELSE 'YES' END, '' FROM sqlite_master m, "
-        "pragma_table_info(m.name) p WHERE m.type IN ('table', 'view') AND m.name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
-        "ORDER BY m.name, p.cid"
+        f"pragma_table_info(m.name) p WHERE {LISTED} ORDER BY m.name, p.cid"
     )
+    INDEXES = (
+        "SELECT t, i, kind, c FROM (SELECT m.name AS t, '' AS i, 'PRIMARY' AS kind, p.name AS c, p.pk AS place "
+        f"FROM sqlite_master m, pragma_table_info(m.name) p WHERE {LISTED} AND p.pk > 0 "
+        "UNION ALL SELECT m.name, l.name, CASE WHEN l.\"unique\" THEN 'UNIQUE' ELSE 'INDEX' END, x.name, x.seqno "
+        "FROM sqlite_master m, pragma_index_list(m.name) l, pragma_index_info(l.name) x "
+        f"WHERE {LISTED} AND l.origin <> 'pk') ORDER BY t, i, place"
+    )
+    FOREIGN_KEYS = (
+        'SELECT m.name, f.id, f."from", f."table", f."to" FROM sqlite_master m, pragma_foreign_key_list(m.name) f '
+        f"WHERE {LISTED} ORDER BY m.name, f.id, f.seq"
+    )
+
+    def structure(self, connection: Any) -> Structure:
+        found = super().structure(connection)
+        if self.all(connection, "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"):  # ANALYZE has been run
+            counted = "SELECT tbl, MAX(CAST(stat AS INTEGER)) FROM sqlite_stat1 GROUP BY tbl"
+            for table, rows in self.all(connection, counted):
+                if table in found:
+                    found[table]["rows"] = rows
+        return found
 
     def kill(self, connection: Any) -> None:
         connection.interrupt()
@@ -336,16 +452,49 @@ def read_url(text: str) -> URL:
     return url.set(drivername=DRIVERS.get(kind, kind))
 
 
+class Kept(Generic[T]):
+    """What `read` gave, for so many seconds; then, or once it is forgotten, it is read again."""
+
+    def __init__(self, read: Callable[[], T], for_s: float) -> None:
+        self._read, self._for_s = read, for_s
+        self._value: tuple[float, T] | None = None
+        self._lock = threading.Lock()
+
+    def get(self) -> T:
+        with self._lock:
+            if self._value is None or time.monotonic() - self._value[0] >= self._for_s:
+                self._value = time.monotonic(), self._read()
+            return self._value[1]
+
+    def forget(self) -> None:
+        self._value = None
+
+
 class Target:
     """The database of TEXT2SQL_URL. Building one opens nothing."""
 
     def __init__(self, url: str, schema: str | None = None) -> None:
         self.url = read_url(url)
         self.server = SERVERS[self.url.drivername.split("+")[0]](self.url, schema)
-        self._columns: dict[str, list[ColumnInfo]] = {}
-        self._read_at = -CATALOGUE_S
-        self._lock = threading.Lock()
+        self._columns = Kept(lambda: self._ask(self.server.columns), CATALOGUE_S)
+        self._comments = Kept(lambda: self._ask(self.server.comments), CATALOGUE_S)
         self._rights: list[str] | None = None
+
+    @property
+    def name(self) -> str:
+        """Which database it is, without user and password, the same however the URL is written."""
+        url, kind = self.url, self.server.dialect
+        if kind == "sqlite":
+            name = f"sqlite:///{Path(url.database or '').resolve()}"
+        else:
+            place = url.host or url.query.get("unix_socket") or url.query.get("host") or "localhost"
+            port = url.port or {"mysql": 3306, "postgres": 5432}[kind]
+            name = f"{kind}://{place}:{port}/{url.database}"
+            if kind == "postgres":
+                name += f"/{self.server.schema}"
+        if len(name) > MAX_NAME_CHARS:
+            name = f"{name[: MAX_NAME_CHARS - 17]}…{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        return name
 
     @contextlib.contextmanager
     def session(self, limit_s: float) -> Iterator[Any]:
@@ -380,18 +529,26 @@ class Target:
                     close()
             return table
 
+    def _ask(self, what: Callable[[Any], T]) -> T:
+        """What the server tells of its tables. Raises the driver's errors."""
+        with self.session(CATALOGUE_LIMIT_S) as connection:
+            return what(connection)
+
     def columns(self) -> dict[str, list[ColumnInfo]]:
         """Tables and views with their columns, at most CATALOGUE_S old. Raises the driver's errors."""
-        with self._lock:
-            if time.monotonic() - self._read_at >= CATALOGUE_S:
-                with self.session(30.0) as connection:
-                    self._columns = self.server.columns(connection)
-                self._read_at = time.monotonic()
-            return self._columns
+        return self._columns.get()
+
+    def comments(self) -> dict[str, str]:
+        """The comments of tables, likewise."""
+        return self._comments.get()
+
+    def structure(self) -> Structure:
+        """All that describes the tables, as it is now. Raises the driver's errors."""
+        return self._ask(self.server.structure)
 
     def forget_columns(self) -> None:
         """Have the columns read again: something was not as it was."""
-        self._read_at = -CATALOGUE_S
+        self._columns.forget()
 
     def too_many_rights(self) -> list[str]:
         """What the account may do besides reading; asked once, logged when there is something."""
@@ -404,18 +561,3 @@ class Target:
                     ", ".join(self._rights[:12]),
                 )
         return self._rights
-
-    def foreign_keys(self, tables: Mapping[str, Any]) -> list[str]:
-        """The joins that the schema itself names: "orders.customer_id = customers.id"."""
-        engine = sqlalchemy.create_engine(self.url, poolclass=NullPool)
-        try:
-            inspector = sqlalchemy.inspect(engine)
-            return [
-                f"{table}.{here} = {key['referred_table']}.{there}"
-                for table in sorted(tables)
-                for key in inspector.get_foreign_keys(table, schema=self.server.schema)
-                if key["referred_table"] in tables
-                for here, there in zip(key["constrained_columns"], key["referred_columns"], strict=True)
-            ]
-        finally:
-            engine.dispose()

@@ -137,3 +137,9 @@ def of_sqlite(error: Exception) -> str:
 
 def first_line(text: str) -> str:
     return text.strip().split("\n")[0][:300]
+
+
+def number_of(error: Exception) -> str:
+    """MySQL's number or the SQLSTATE of a driver's error, for the log; its text may hold values."""
+    number = getattr(error, "sqlstate", None) or (error.args[0] if error.args else None)
+    return str(number) if isinstance(number, int) or (isinstance(number, str) and len(number) == 5) else "-"

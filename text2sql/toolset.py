@@ -2,32 +2,36 @@
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from errors import StopRun, ToolError
+from errors import ChatError, StopRun, ToolError
 from run import RunContext
 from runtime import Runtime
 from tools import Stop, ToolCall, ToolResult
 
-from .database import GRACE_S, ColumnInfo, Target
+from .catalogue import Notes
+from .database import GRACE_S, ColumnInfo, Kept, Target
 from .guard import Refused, check_statement
-from .policy import Policy, Readable, near
-from .recovery import Failure, of_error, of_refusal
+from .policy import Policy, near
+from .recovery import Failure, number_of, of_error, of_refusal
 
 log = logging.getLogger(__name__)
 
 PROMPT_TABLES = 40  # more than these are only counted in the prompt
+NOTES_S = 3.0  # how long a note may be shown that was changed by another process
 TIME_TO_TELL_S = 0.5  # what of the turn is left for the model to be told that a statement took too long
 
 
 class SqlTools:
-    """The tools of one database under one policy."""
+    """The tools of one database under one policy. read_notes: gives what is said of its tables in the catalogue."""
 
-    def __init__(self, target: Target, policy: Policy, attempts: int) -> None:
+    def __init__(self, target: Target, policy: Policy, attempts: int, read_notes: Callable[[], Notes] = Notes) -> None:
         self.target, self.attempts = target, attempts
+        self.notes = Kept(read_notes, NOTES_S)
         self.policy = replace(policy, file=policy.file.model_copy(update={"schema_name": target.server.schema}))
 
     def add_to(self, runtime: Runtime) -> None:
@@ -88,10 +92,23 @@ class SqlTools:
             log.warning("the columns of TEXT2SQL_URL cannot be read: %s", type(error).__name__)
             raise ToolError("The database does not answer. Do without it.", "connection_failed") from None
 
+    def known_notes(self) -> Notes:
+        """The notes that hold. Where our own database does not answer, the tables are told of without them."""
+        try:
+            return self.notes.get()
+        except ChatError:
+            return Notes()
+
+    def about(self, table: str, notes: Notes) -> str | None:
+        """What is said of a table: by a person, else in the policy, else in a package, else in the database itself."""
+        said = notes.find(table, operators=self.policy.file.tables[table].note)
+        return said[0] if said else self.target.comments().get(table)
+
     def list_tables(self) -> dict[str, Any]:
-        """Every readable table with its note."""
+        """Every readable table with what is said of it."""
         policy, _ = self.schema()
-        tables = [{"table": name, "note": policy.file.tables[name].note or None} for name in policy.tables()]
+        notes = self.known_notes()
+        tables = [{"table": name, "note": self.about(name, notes)} for name in policy.tables()]
         return {"tables": [{key: value for key, value in table.items() if value} for table in tables]}
 
     def describe_table(self, table: str) -> dict[str, Any]:
@@ -103,12 +120,13 @@ class SqlTools:
             raise ToolError(
                 f"There is no readable table {table[:60]!r}. Near it: {', '.join(nearest)}.", "unknown_table"
             )
-        readable: Readable = policy.readable(name)
-        visible = set(readable.visible or ())
+        visible, notes = set(policy.readable(name).visible or ()), self.known_notes()
         described: dict[str, Any] = {"table": name, "dialect": self.target.server.title}
-        if readable.note:
-            described["note"] = readable.note
-        described["columns"] = [shown(column) for column in columns[name] if column.name in visible]
+        if said := self.about(name, notes):
+            described["note"] = said
+        described["columns"] = [
+            shown(column, notes.find(name, column.name)) for column in columns[name] if column.name in visible
+        ]
         if policy.file.joins is not None:
             described["joins"] = [join for join in policy.file.joins if f"{name}." in join]
         return described
@@ -160,18 +178,14 @@ class SqlTools:
         return ToolError(text, failure.code)
 
 
-def number_of(error: Exception) -> str:
-    """MySQL's number or the SQLSTATE of a driver's error, for the log; its text may hold values."""
-    number = getattr(error, "sqlstate", None) or (error.args[0] if error.args else None)
-    return str(number) if isinstance(number, int) or (isinstance(number, str) and len(number) == 5) else "-"
-
-
-def shown(column: ColumnInfo) -> dict[str, Any]:
-    """A column as the model reads of it."""
+def shown(column: ColumnInfo, said: tuple[str, str] | None) -> dict[str, Any]:
+    """A column as the model reads of it. said: the note that takes the place of the database's own comment."""
     described: dict[str, Any] = {"name": column.name, "type": column.type}
     if column.nullable:
         described["nullable"] = True
-    if column.comment:
+    if said:
+        described["note"] = said[0]
+    elif column.comment:
         described["comment"] = column.comment
     return described
 
