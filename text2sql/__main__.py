@@ -40,11 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
 def make_policy(url: str | None) -> int:
     """Print the policy of a database."""
     from . import Text2SqlSettings
+    from .catalogue import look_at
     from .database import Target
 
     if url is None:
         url = Settings.from_env().section("text2sql", Text2SqlSettings).url.get_secret_value()
-    structure = Target(url).structure()
+    structure = look_at(Target(url))
     joins = [
         f"{table}.{here} = {key['table']}.{there}"
         for table, facts in sorted(structure.items())
@@ -73,8 +74,8 @@ def sync_catalogue(notes_file: str | None, as_json: bool) -> int:
             found = database.call(sync, target, packaged)
         except StoreUnavailable:
             raise ConfigError(
-                "the service's own database (DB_HOST, DB_NAME …) cannot be used: `python3 -m dev doctor` says why, "
-                "`python3 -m dev migrate` makes its tables"
+                "the service's own database (DB_HOST, DB_NAME …) cannot be used, or another sync has long been under "
+                "way: `python3 -m dev doctor` says why, `python3 -m dev migrate` makes its tables"
             ) from None
     for table, column in found.unknown:
         name = f"column {table}.{column}" if column else f"table {table}"

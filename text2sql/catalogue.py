@@ -23,7 +23,7 @@ from shapes import Said
 
 from .database import Structure, Target
 from .policy import Policy
-from .recovery import number_of
+from .recovery import classify, number_of
 
 HUMAN, PACKAGED = "human", "packaged"
 MAX_STRUCTURE_BYTES = 8_000_000
@@ -311,7 +311,8 @@ def look_at(target: Target) -> Structure:
     try:
         structure = target.structure()
     except Exception as error:
-        what = f"the database of TEXT2SQL_URL cannot be read: {type(error).__name__} {number_of(error)}"
+        code = classify(error, target.server.dialect)[0]
+        what = f"the database of TEXT2SQL_URL cannot be read: {code} ({type(error).__name__} {number_of(error)})"
         raise ConfigError(f"{what}; check its address, its account and that it runs") from error
     if not structure:
         raise ConfigError(

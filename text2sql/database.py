@@ -106,45 +106,53 @@ class Server:
 
     def structure(self, connection: Any) -> Structure:
         """The tables and views that the account sees: kind, comment, rows (an estimate), columns and keys."""
+        columns = self.columns(connection)
         found: Structure = {
-            str(table): {
+            table: {
                 "kind": "view" if kind == "view" else "table",
-                "comment": str(comment or ""),
-                "rows": rows if rows is None else int(rows),
-                "columns": {},
+                "comment": comment or "",
+                "rows": rows,
+                "columns": {
+                    column.name: {"type": column.type, "nullable": column.nullable, "comment": column.comment}
+                    for column in columns[table]
+                },
                 "primary_key": [],
                 "foreign_keys": [],
                 "indexes": [],
             }
             for table, kind, comment, rows in self.all(connection, self.TABLES)
+            if table in columns  # else it came or went between the two statements
         }
-        for table, infos in self.columns(connection).items():
-            if table in found:
-                found[table]["columns"] = {
-                    info.name: {"type": info.type, "nullable": info.nullable, "comment": info.comment} for info in infos
-                }
-        indexes: dict[tuple[str, str], dict[str, Any]] = {}
+        self.add_indexes(connection, found)
+        self.add_foreign_keys(connection, found)
+        return found
+
+    def add_indexes(self, connection: Any, found: Structure) -> None:
+        """The primary keys, and the other indexes by name."""
+        named: dict[tuple[str, str], dict[str, Any]] = {}
         for table, name, kind, column in self.all(connection, self.INDEXES):
             if table in found and kind == "PRIMARY":
                 found[table]["primary_key"].append(column)
             elif table in found:
-                if (table, name) not in indexes:
-                    indexes[table, name] = {"name": name, "columns": [], "unique": kind == "UNIQUE"}
-                    found[table]["indexes"].append(indexes[table, name])
-                indexes[table, name]["columns"].append(column or "(expression)")
-        keys: dict[tuple[str, str], dict[str, Any]] = {}
+                if (table, name) not in named:
+                    named[table, name] = {"name": name, "columns": [], "unique": kind == "UNIQUE"}
+                    found[table]["indexes"].append(named[table, name])
+                named[table, name]["columns"].append(column or "(expression)")
+
+    def add_foreign_keys(self, connection: Any, found: Structure) -> None:
+        """The foreign keys; their own names, which SQLite does not have, are left out."""
+        named: dict[tuple[str, Any], dict[str, Any]] = {}
         for table, name, column, other, there in self.all(connection, self.FOREIGN_KEYS):
             if table in found:
-                if (table, name) not in keys:
-                    keys[table, name] = {"columns": [], "table": other, "references": []}
-                    found[table]["foreign_keys"].append(keys[table, name])
-                key = keys[table, name]
+                if (table, name) not in named:
+                    named[table, name] = {"columns": [], "table": other, "references": []}
+                    found[table]["foreign_keys"].append(named[table, name])
+                key = named[table, name]
                 primary = found.get(other, {}).get("primary_key", [])[len(key["columns"]) :]
-                key["references"].append(there or (primary[0] if primary else "(primary key)"))
                 key["columns"].append(column)
-        for described in found.values():
-            described["foreign_keys"].sort(key=lambda key: (key["columns"], key["table"]))
-        return found
+                key["references"].append(there or (primary[0] if primary else "(primary key)"))
+        for facts in found.values():
+            facts["foreign_keys"].sort(key=lambda key: (key["columns"], key["table"]))
 
 
 class MySQL(Server):

@@ -84,10 +84,10 @@ class SqlTools:
         columns = self.target.columns()
         return self.policy.with_catalogue({t: tuple(c.name for c in infos) for t, infos in columns.items()}), columns
 
-    def schema(self) -> tuple[Policy, dict[str, list[ColumnInfo]]]:
-        """The same for the tools that only look. Raises ToolError."""
+    def schema(self) -> tuple[Policy, dict[str, list[ColumnInfo]], dict[str, str]]:
+        """The same for the tools that only look, and the comments of tables. Raises ToolError."""
         try:
-            return self.current()
+            return *self.current(), self.target.comments()
         except Exception as error:
             log.warning("the columns of TEXT2SQL_URL cannot be read: %s", type(error).__name__)
             raise ToolError("The database does not answer. Do without it.", "connection_failed") from None
@@ -99,21 +99,21 @@ class SqlTools:
         except ChatError:
             return Notes()
 
-    def about(self, table: str, notes: Notes) -> str | None:
+    def about(self, table: str, notes: Notes, comments: dict[str, str]) -> str | None:
         """What is said of a table: by a person, else in the policy, else in a package, else in the database itself."""
         said = notes.find(table, operators=self.policy.file.tables[table].note)
-        return said[0] if said else self.target.comments().get(table)
+        return said[0] if said else comments.get(table)
 
     def list_tables(self) -> dict[str, Any]:
         """Every readable table with what is said of it."""
-        policy, _ = self.schema()
+        policy, _, comments = self.schema()
         notes = self.known_notes()
-        tables = [{"table": name, "note": self.about(name, notes)} for name in policy.tables()]
+        tables = [{"table": name, "note": self.about(name, notes, comments)} for name in policy.tables()]
         return {"tables": [{key: value for key, value in table.items() if value} for table in tables]}
 
     def describe_table(self, table: str) -> dict[str, Any]:
         """The readable columns of a table. Raises ToolError that names the tables nearest."""
-        policy, columns = self.schema()
+        policy, columns, comments = self.schema()
         name = policy.find(table.strip().strip('`"').split(".")[-1], exact=False)
         if name is None or name not in columns:
             nearest = near(table, policy.tables()) or policy.tables()[:20]
@@ -122,7 +122,7 @@ class SqlTools:
             )
         visible, notes = set(policy.readable(name).visible or ()), self.known_notes()
         described: dict[str, Any] = {"table": name, "dialect": self.target.server.title}
-        if said := self.about(name, notes):
+        if said := self.about(name, notes, comments):
             described["note"] = said
         described["columns"] = [
             shown(column, notes.find(name, column.name)) for column in columns[name] if column.name in visible

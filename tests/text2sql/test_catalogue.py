@@ -226,6 +226,45 @@ def test_a_sync_stores_tables_columns_and_keys_and_the_next_one_only_what_change
     assert "SECRET" not in str(kept) and PASSWORD not in str(kept) and "reader" not in str(kept)
 
 
+def test_keys_of_several_columns_and_indexes_of_expressions_are_kept(shop: Shop, sync: Sync, service: MakeShop) -> None:
+    short = shop.dialect != "mysql"  # MySQL wants the columns named
+    shop.change("CREATE TABLE parts (a INT NOT NULL, b INT NOT NULL, PRIMARY KEY (b, a))")
+    shop.change(
+        "CREATE TABLE uses (id INT PRIMARY KEY, x INT, y INT, UNIQUE (y, x), "
+        f"FOREIGN KEY (y, x) REFERENCES parts {'' if short else '(b, a)'})"
+    )
+    if short:
+        shop.change("CREATE INDEX sums ON uses ((x + y))")
+    sync()
+    client = service()
+    assert table_of(client, "parts")["primary_key"] == ["b", "a"]
+    uses = table_of(client, "uses")
+    assert uses["foreign_keys"] == [{"columns": ["y", "x"], "table": "parts", "references": ["b", "a"]}]
+    assert (["y", "x"], True) in [(index["columns"], index["unique"]) for index in uses["indexes"]]
+    sums = [index["columns"] for index in uses["indexes"] if index["name"] == "sums"]
+    assert sums == ([["(expression)"]] if short else [])
+
+
+@pytest.mark.parametrize(
+    ("url", "schema", "name"),
+    [
+        ("mariadb://a:SECRET@db/shop?ssl_key=SECRET", None, "mysql://db:3306/shop"),
+        ("mysql+pymysql://b@db:3306/shop", None, "mysql://db:3306/shop"),
+        ("mysql://a@/shop?unix_socket=/run/db.sock", None, "mysql:///run/db.sock:3306/shop"),
+        ("postgresql://a:SECRET@db/商店", None, "postgres://db:5432/商店/public"),
+        ("postgresql://a:SECRET@db/shop", "north", "postgres://db:5432/shop/north"),
+        ("sqlite:////data/../data/shop.db", None, "sqlite:////data/shop.db"),
+    ],
+)
+def test_a_database_is_known_by_where_it_is_and_not_by_who_reads_it(url: str, schema: str | None, name: str) -> None:
+    assert Target(url, schema).name == name
+
+
+def test_a_name_that_is_too_long_is_cut_and_stays_its_own() -> None:
+    names = [Target(f"sqlite:////{'很长' * 300}{end}.db").name for end in "ab"]
+    assert len(set(names)) == 2 and {len(name) for name in names} == {255}
+
+
 def test_a_changed_type_or_comment_is_told_in_words(shop: Shop, sync: Sync, capsys: pytest.CaptureFixture[str]) -> None:
     sync()
     if shop.dialect == "sqlite":
