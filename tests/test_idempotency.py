@@ -28,11 +28,11 @@ from main import chat_router
 from runtime import Runtime
 from tests.conftest import MakeClient, MakeService, MakeSettings, Service, Store, path_of
 from tests.support.scripted_model import Answer, Json, ScriptedModel, completion, last_user_text
+from tests.support.waiting import LONG, until
 from tests.support.ways import WAYS, read_events
 
 Reply = httpx2.Response
 Http = TestClient | httpx2.Client
-LONG = 30.0  # "does not hang"
 
 
 CONFLICT = 409, "turn_conflict"
@@ -135,14 +135,6 @@ def pairs(store: Store, conversation_id: str, owner: str = "") -> list[tuple[str
     assert [run_id for *_, run_id in rows][::2] == [run_id for *_, run_id in rows][1::2]
     texts = [content for _, _, content, _ in rows]
     return list(zip(texts[::2], texts[1::2], strict=True))
-
-
-def until(condition: Callable[[], object], seconds: float = LONG) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 class Gate:

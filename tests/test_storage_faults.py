@@ -25,9 +25,9 @@ from dev.mariadb import PrivateServer
 from dev.proxy import CuttableProxy
 from tests.conftest import MakeClient, MakeService, Service, Store, path_of
 from tests.support.scripted_model import Json, ScriptedModel, completion
+from tests.support.waiting import LONG, until
 
 Reply = httpx2.Response
-LONG = 30.0  # "does not hang"; everything here takes a few seconds at most
 
 
 class Proxy(CuttableProxy):
@@ -119,14 +119,6 @@ def pairs(store: Store, conversation_id: str) -> list[tuple[str, str]]:
 def echoed(*questions: str) -> list[tuple[str, str]]:
     """What MySQL holds after these turns with a model that echoes."""
     return [(question, f"echo: {question}") for question in questions]
-
-
-def until(condition: Callable[[], object], seconds: float = LONG) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

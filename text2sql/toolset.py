@@ -1,9 +1,11 @@
 """What the model is offered: list_tables, describe_table and run_sql; and what it is told when a statement fails."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -64,6 +66,7 @@ class SqlTools:
             before=refuse_repeats,
         )(run_sql)
         runtime.prompt_parts.append(self.prompt)
+        runtime.in_background.append(partial(asyncio.to_thread, self.look_at_rights))
 
     def prompt(self) -> str:
         """What the model is told beforehand: the dialect and what the policy allows."""
@@ -157,7 +160,7 @@ class SqlTools:
         raise self.told(failure, context)
 
     def look_at_rights(self) -> None:
-        """At first use: does the account have rights that it should not have?"""
+        """When the service starts, else at first use: does the account have rights that it should not have?"""
         try:
             self.target.too_many_rights()
         except Exception as error:

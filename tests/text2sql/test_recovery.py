@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from errors import ConfigError
 from tests.conftest import MakeClient, Store
 from tests.support.scripted_model import ScriptedModel
+from tests.support.waiting import until
 from tests.text2sql.conftest import CASES, AskLibrary, Library
 from text2sql.guard import Refused
 from text2sql.recovery import of_error, of_refusal
@@ -199,12 +200,14 @@ def test_settings_that_are_missing_are_named(client_for: MakeClient, in_sqlite: 
             client_for(toolsets=("text2sql",), environ=environ)
 
 
-def test_an_account_that_may_write_is_warned_of_and_served(
+def test_an_account_that_may_write_is_warned_of_when_the_service_starts_and_served(
     service_of: AskLibrary, in_mysql: Library, model: ScriptedModel, conversation_id: str, caplog: Any
 ) -> None:
-    model.asks_for("run_sql", sql="SELECT COUNT(*) AS n FROM books").then_says("3")
     with caplog.at_level(logging.WARNING):
-        ask(service_of(in_mysql, in_mysql.admin), conversation_id)
+        client = service_of(in_mysql, in_mysql.admin)
+        until(lambda: "give it SELECT only" in caplog.text)
+    model.asks_for("run_sql", sql="SELECT COUNT(*) AS n FROM books").then_says("3")
+    ask(client, conversation_id)
     assert "give it SELECT only" in caplog.text and "reader-of-the-library" not in caplog.text
     assert '"rows":[[3]]' in observations(model)[0]
 
