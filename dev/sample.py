@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 
 from dev import configuration
-from dev.common import DevError, say
+from dev.common import ROOT, DevError, last_lines, say
 from dev.database import Chosen
 from dev.shop import load
 
@@ -42,3 +44,13 @@ def settings(environ: Mapping[str, str], toolsets: str, chosen: Chosen) -> dict[
         say("Note: TOOLSETS is set and leaves text2sql out: add it to ask the sample.")
     ours = {"TOOLSETS": f"{toolsets},text2sql", "TEXT2SQL_URL": url, "TEXT2SQL_POLICY": str(load.POLICY)}
     return {name: value for name, value in ours.items() if not configuration.is_set(environ, name)}
+
+
+def sync_catalogue(environ: Mapping[str, str]) -> None:
+    """Store the sample's structure and our notes on it, where it is the sample that the service asks."""
+    if environ.get("TEXT2SQL_POLICY") != str(load.POLICY):
+        return
+    command = [sys.executable, "-m", "text2sql", "sync", "--notes", str(load.NOTES)]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, encoding="utf-8")
+    if done.returncode:
+        say(f"Note: the catalogue of the sample could not be stored:\n{last_lines(done.stderr)}")

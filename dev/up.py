@@ -128,6 +128,8 @@ def serve(
         # It is on this machine: no proxy may stand between.
         environ.update(NO_PROXY=",".join(filter(None, [environ.get("NO_PROXY"), "127.0.0.1"])))
     database.apply_schema(environ, chosen.label)
+    if asked is not None:
+        sample.sync_catalogue(environ)
     stack.callback(family.close)  # the service ends before its database
     service = family.start_service(service_command(host, port), environ)
     if not wait_until_ready(service, host, port) and (number := family.first_signal()):

@@ -222,6 +222,9 @@ def test_up_with_the_sample_answers_a_question_about_data(checkout: Path) -> Non
         body = {"conversation_id": "shop001", "message": "Which city has the most customers?"}
         answer = httpx2.post(f"http://127.0.0.1:{port}/chat", json=body, timeout=30).json()
         assert "上海 has the most customers" in answer["answer"]
+        latest = f"http://127.0.0.1:{port}/api/catalogue/versions/latest"
+        tables = {table["table"]: table for table in httpx2.get(latest, timeout=30).json()["tables"]}
+        assert len(tables) == 8 and "商品类别" in tables["categories"]["note"]
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DATABASE, READER = "sample_shop", "shop_reader"
 HERE = Path(__file__).resolve().parent
-POLICY, SCHEMA = HERE / "policy.toml", HERE / "schema.sql"
+POLICY, NOTES, SCHEMA = HERE / "policy.toml", HERE / "notes.toml", HERE / "schema.sql"
 ROWS_OF_ONE_INSERT = 500
 
 
