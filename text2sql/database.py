@@ -495,9 +495,10 @@ class Target:
         if kind == "sqlite":
             name = f"sqlite:///{Path(url.database or '').resolve()}"
         else:
-            place = url.host or url.query.get("unix_socket") or url.query.get("host") or "localhost"
             port = url.port or {"mysql": 3306, "postgres": 5432}[kind]
-            name = f"{kind}://{place}:{port}/{url.database}"
+            socket = url.query.get("unix_socket") or url.query.get("host")
+            place = socket if socket and not url.host else f"{url.host or 'localhost'}:{port}"
+            name = f"{kind}://{place}/{url.database}"
             if kind == "postgres":
                 name += f"/{self.server.schema}"
         if len(name) > MAX_NAME_CHARS:

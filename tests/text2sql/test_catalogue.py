@@ -250,7 +250,7 @@ def test_keys_of_several_columns_and_indexes_of_expressions_are_kept(shop: Shop,
     [
         ("mariadb://a:SECRET@db/shop?ssl_key=SECRET", None, "mysql://db:3306/shop"),
         ("mysql+pymysql://b@db:3306/shop", None, "mysql://db:3306/shop"),
-        ("mysql://a@/shop?unix_socket=/run/db.sock", None, "mysql:///run/db.sock:3306/shop"),
+        ("mysql://a@/shop?unix_socket=/run/db.sock", None, "mysql:///run/db.sock/shop"),
         ("postgresql://a:SECRET@db/商店", None, "postgres://db:5432/商店/public"),
         ("postgresql://a:SECRET@db/shop", "north", "postgres://db:5432/shop/north"),
         ("sqlite:////data/../data/shop.db", None, "sqlite:////data/shop.db"),
