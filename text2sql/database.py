@@ -406,7 +406,7 @@ class SQLite(Server):
     TABLES = f"SELECT m.name, m.type, '', NULL FROM sqlite_master m WHERE {LISTED} ORDER BY m.name"
     COLUMNS = (
         "SELECT m.name, p.name, p.type, CASE WHEN p.\"notnull\" THEN 'NO' ELSE 'YES' END, '' FROM sqlite_master m, "
-        f"pragma_table_info(m.name) p WHERE {LISTED} ORDER BY m.name, p.cid"
+        f"pragma_table_xinfo(m.name) p WHERE {LISTED} AND p.hidden <> 1 ORDER BY m.name, p.cid"
     )
     INDEXES = (
         "SELECT t, i, kind, c FROM (SELECT m.name AS t, '' AS i, 'PRIMARY' AS kind, p.name AS c, p.pk AS place "

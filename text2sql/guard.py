@@ -9,6 +9,7 @@ account should have no right to write (database.py).
 import logging
 import re
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -61,16 +62,39 @@ class Source:
     tables: frozenset[str] = frozenset()  # real tables behind it
 
     @property
-    def hidden(self) -> frozenset[str]:
-        return self.table.hidden if self.table else frozenset()
+    def partial(self) -> bool:
+        return self.table is not None and self.table.partial
+
+    @property
+    def is_open(self) -> bool:
+        """It may have columns whose names are not known; all of them may be read where it is no table."""
+        return self.outputs is None or UNNAMED in "".join(self.outputs)
+
+    def has(self, name: str) -> bool:
+        """Whether it is known to have a column of this name that may be read."""
+        return name.casefold() in (self.outputs or ())
+
+    def hides(self, name: str) -> bool:
+        """Whether a server might take the name for a hidden column: MySQL takes İ for i."""
+        if self.table is None or not self.table.hidden:
+            return False
+        hidden = self.table.hidden
+        return name.casefold() in hidden or (not self.has(name) and alike(name) in {alike(other) for other in hidden})
 
 
 @dataclass
 class Scope:
-    """The sources that the names of one SELECT can mean, and the names that it gives itself."""
+    """The sources that the names of one SELECT can mean, and the names that it gives itself.
+
+    part: the clause that is being checked. merged: what USING and NATURAL make one column of. outer: the sources of
+    queries around it that it speaks of.
+    """
 
     sources: list[Source] = field(default_factory=list)
     aliases: set[str] = field(default_factory=set)
+    part: str = ""
+    merged: set[str] = field(default_factory=set)
+    outer: list[Source] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -84,6 +108,23 @@ class Cte:
 
 Chain = tuple[Scope, ...]  # innermost first
 Known = dict[str, Cte]
+
+UNNAMED = "\n"  # begins the name of a column that has none
+# Columns that every table has although nobody made them.
+PSEUDO = {
+    "mysql": frozenset({"_rowid"}),
+    "postgres": frozenset("ctid oid xmin xmax cmin cmax tableoid".split()),
+    "sqlite": frozenset({"rowid", "_rowid_", "oid"}),
+}
+# The clauses in which a name of the SELECT list stands for its item.
+ALIAS_PARTS = dict.fromkeys(PSEUDO, {"group", "having", "order", "distinct"})
+ALIAS_PARTS["sqlite"] = ALIAS_PARTS["sqlite"] | {"where"}
+
+
+def alike(name: str) -> str:
+    """A name without case and accents: the same for names that some server could take for one."""
+    plain = unicodedata.normalize("NFKD", name)
+    return "".join(character for character in plain if not unicodedata.combining(character)).casefold()
 
 
 def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
@@ -272,6 +313,7 @@ class Check:
         self.joins = policy.joins
         self.tables: set[str] = set()
         self.reading: frozenset[str] = frozenset()  # what the query under way reads, subqueries included
+        self.found: dict[int, tuple[Outputs | None, frozenset[str]]] = {}  # of subqueries, by the id of their node
         self.ctes = 0
 
     def name(self, node: Any) -> str:
@@ -306,6 +348,11 @@ class Check:
             outputs = self.query(node.this, chain, known)
             self.query(node.expression, chain, known)
         elif isinstance(node, exp.Subquery):
+            if node.args.get("order") and isinstance(node.unnest(), exp.Select):
+                # Servers take it for the SELECT's own: it would see all columns of its tables.
+                raise Refused(
+                    "structure_not_allowed", "ORDER BY behind brackets is not allowed", "Put it inside the brackets."
+                )
             outputs = self.query(node.this, chain, known)
         elif isinstance(node, exp.Values):
             outputs = None
@@ -359,11 +406,13 @@ class Check:
         self.join_sources(node, scope, chain, known, joins)
         here = (scope, *chain)
         scope.aliases = {self.name(item.args["alias"]).casefold() for item in node.expressions if item.alias}
+        scope.merged = self.merged(joins, scope)
         self.expand_stars(node, scope)
         for join in joins:
             self.join(join, here, known)
         for part, value in node.args.items():
             if part not in ("with_", "from_", "joins", "laterals"):
+                scope.part = part
                 for child in value if isinstance(value, list) else [value]:
                     if isinstance(child, exp.Expr):
                         self.expression(child, here, known)
@@ -405,13 +454,15 @@ class Check:
         alias = node.args.get("alias")
         called = self.name(alias.this) if alias and alias.this else name
         columns = [self.name(column) for column in alias.args.get("columns") or ()] if alias else []
-        if schema is None and (cte := known.get(name)):
+        if schema is None and (cte := self.cte(name, known)):
             node.set("this", exp.to_identifier(cte.new_name, quoted=True))
             self.call(node, called)
             self.reading |= cte.tables
             return Source(called, None, renamed(cte.outputs, columns), cte.tables)
-        if self.dialect == "mysql" and name.upper() == "DUAL" and schema is None:
-            return Source(called, None, {})  # no table at all
+        if self.dialect == "mysql" and name.upper() == "DUAL" and schema is None:  # no table at all
+            nothing = exp.TableAlias(this=exp.to_identifier(called, quoted=True))
+            node.replace(exp.Subquery(this=exp.select("1"), alias=nothing))
+            return Source(called, None, {})
         readable = self.readable(name, schema)
         if columns:
             raise Refused(
@@ -427,6 +478,16 @@ class Check:
         if readable.visible is not None:
             outputs = {column.casefold(): (readable.name, column.casefold()) for column in readable.visible}
         return Source(called, readable, outputs, frozenset({readable.name}))
+
+    def cte(self, name: str, known: Known) -> Cte | None:
+        """The CTE of this name. Raises Refused where one server would take it for that and another for a table."""
+        same = [other for other in known if other.casefold() == name.casefold()]
+        if name in known or not same or self.dialect == "postgres":
+            return known.get(name)
+        if self.dialect == "mysql":
+            hint = f"Write its name as WITH does: {same[0][:60]}."
+            raise Refused("table_not_allowed", f"{name[:60]} may mean a table or the CTE {same[0][:60]}", hint)
+        return known[same[0]]
 
     def call(self, node: exp.Table, name: str) -> None:
         """Give a table the alias under which the statement speaks of it."""
@@ -473,7 +534,7 @@ class Check:
     def expression(self, node: exp.Expr, chain: Chain, known: Known) -> None:
         """Check everything below a node that is no source."""
         if isinstance(node, exp.Query):
-            self.query(node, chain, known)
+            self.found[id(node)] = self.query_and_tables(node, chain, known)
             return
         if isinstance(node, exp.Column):
             self.column(node, chain)
@@ -497,32 +558,57 @@ class Check:
                 raise Refused("schema_not_allowed", f"the schema {self.name(schema)[:60]} cannot be read")
             node.set("db", None)
         if table:
-            self.look_up(name, self.sources_of(self.name(table), chain))
-        elif not self.found_unqualified(node, name, chain):
+            self.look_up(name, sources := self.sources_of(self.name(table), chain))
+            self.reach(sources[0], chain)
+        elif not self.bind(node, name, chain):
             if self.dialect == "sqlite" and node.this.args.get("quoted"):
                 node.replace(exp.Literal.string(node.name))  # as SQLite itself takes "text" that is no name
                 return
             raise self.no_column(name, [source for scope in chain for source in scope.sources])
 
-    def found_unqualified(self, node: exp.Column, name: str, chain: Chain) -> bool:
-        """Whether some source has, or may have, a column of this name.
+    def bind(self, node: exp.Column, name: str, chain: Chain) -> bool:
+        """Whether a name without a table may stand here.
 
-        Which source a server takes depends on where in the statement the name stands; so none of those around it may
-        hide a column of this name.
+        Where one source is known to have such a column its name is written before it, so that the server can take no
+        other. What is left as it was must be harmless whatever the server takes it for.
         """
-        fold, possible = name.casefold(), False
-        for source in (source for scope in chain for source in scope.sources):
-            if fold in source.hidden:
+        fold, may_be = name.casefold(), False
+        for scope in chain:
+            for source in scope.sources:
+                if source.hides(name):
+                    raise self.no_column(name, [source])
+            having = [source for source in scope.sources if source.has(name)]
+            own = fold in scope.aliases and scope.part in ALIAS_PARTS[self.dialect]
+            if not having and not own and len(scope.sources) == 1 and scope.sources[0].is_open:
+                having = [source for source in scope.sources if source.table is None and source.outputs is not None]
+            if having and not own and fold not in scope.merged:
+                if len(having) > 1:
+                    names = ", ".join(source.name for source in having)
+                    raise Refused(
+                        "ambiguous_column", f"{name[:60]!r} may be of {names}", "Put the table or its alias before it."
+                    )
+                self.reach(having[0], chain)
+                if having[0].name:
+                    node.set("table", exp.to_identifier(having[0].name, quoted=True))
+                    return True
+            may_be = bool(having) or own or any(source.is_open for source in scope.sources)
+            if may_be:
+                break
+        around = [source for scope in chain for source in scope.sources]
+        for source in around:
+            if source.hides(name):
                 raise self.no_column(name, [source])
-            possible = possible or source.outputs is None
-        if any(fold in (source.outputs or ()) for scope in chain for source in scope.sources):
-            return True
         if self.dialect == "postgres":
-            for source in (source for scope in chain for source in scope.sources):
+            for source in around:
                 if source.name.casefold() == fold:
                     self.whole_row(source)
-                    possible = True
-        return possible or any(fold in scope.aliases for scope in chain)
+                    may_be = True
+        return may_be and (fold not in PSEUDO[self.dialect] or not any(source.table for source in around))
+
+    def reach(self, source: Source, chain: Chain) -> None:
+        """Remember that a query speaks of a source of a query around it."""
+        if source not in chain[0].sources and source not in chain[0].outer:
+            chain[0].outer.append(source)
 
     def sources_of(self, name: str, chain: Chain) -> list[Source]:
         """The sources that a name before a dot can mean, the likeliest first. Raises Refused if there is none."""
@@ -536,10 +622,14 @@ class Check:
         return sorted(alike, key=lambda source: source.name != name)
 
     def look_up(self, name: str, sources: list[Source]) -> None:
-        """Raise Refused unless the first source has a column of this name, or may have it, and no other hides it."""
-        fold, outputs = name.casefold(), sources[0].outputs
-        if any(fold in source.hidden for source in sources) or (outputs is not None and fold not in outputs):
-            raise self.no_column(name, sources)
+        """Raise Refused unless every source that may be meant has a column of this name, or may have it.
+
+        A server does not see a source in the ON of a join before its own, and takes one of the same name further out.
+        """
+        for source in sources:
+            unknown = source.is_open and not (source.table and name.casefold() in PSEUDO[self.dialect])
+            if source.hides(name) or not (source.has(name) or unknown):
+                raise self.no_column(name, sources)
 
     def no_column(self, name: str, sources: list[Source]) -> Refused:
         """The refusal of a column; the same whether it is hidden or not there."""
@@ -551,11 +641,11 @@ class Check:
     def columns_of(self, source: Source) -> list[str]:
         if source.table and source.table.visible is not None:
             return list(source.table.visible)
-        return list(source.outputs or ())
+        return [name for name in source.outputs or () if not name.startswith(UNNAMED)]
 
     def whole_row(self, source: Source) -> None:
         """A whole row as one value. Raises Refused if some of it cannot be read."""
-        if source.table and source.table.partial:
+        if source.partial:
             raise Refused("column_not_allowed", f"not all of {source.name} can be read", "Name the columns.")
 
     def star_inside(self, node: exp.Column, chain: Chain) -> None:
@@ -575,22 +665,24 @@ class Check:
             else:
                 items.append(item)
                 continue
-            if not any(source.table and source.table.partial for source in sources):
+            if not any(source.partial for source in sources):
                 items.append(item)
                 continue
+            once = scope.merged if isinstance(item, exp.Star) else set()
+            items += [exp.column(column, quoted=True) for column in sorted(once)]
             for source in sources:
-                items += self.written_out(source)
+                items += self.written_out(source, once)
         node.set("expressions", items)
 
-    def written_out(self, source: Source) -> Iterable[exp.Expr]:
-        """The columns of a source one by one, or its own star where that hides nothing."""
+    def written_out(self, source: Source, but: set[str]) -> Iterable[exp.Expr]:
+        """The columns of a source one by one, or its own star where that hides nothing. but: what stands there."""
         columns = self.columns_of(source)
-        partial = source.table is not None and source.table.partial
-        if partial and not columns:
+        if source.partial and not columns:
             raise Refused("star_not_allowed", f"not all of {source.name} can be read", "Name the columns instead of *.")
-        if not partial and not (source.table and columns):
+        if not source.partial and not (source.table and columns):
             return [exp.Column(this=exp.Star(), table=exp.to_identifier(source.name, quoted=True))]
-        return [exp.column(column, table=source.name, quoted=True) for column in columns]
+        wanted = [column for column in columns if column.casefold() not in but]
+        return [exp.column(column, table=source.name, quoted=True) for column in wanted]
 
     def outputs(self, node: exp.Select, scope: Scope, here: Chain) -> Outputs | None:
         """The columns of a SELECT."""
@@ -603,15 +695,16 @@ class Check:
                         return None
                     found |= source.outputs
             else:
-                found[self.output_name(item).casefold()] = self.origin(item.unalias(), here)[1]
+                name = self.output_name(item) or f"{UNNAMED}{len(found)}"
+                found[name.casefold()] = self.origin(item.unalias(), here)[1]
         return found
 
     def output_name(self, item: exp.Expr) -> str:
-        """What a column of the list is called."""
+        """What a column of the list is called; empty where that is the server's own business."""
         alias = item.args.get("alias")
         if isinstance(alias, exp.Identifier):
             return self.name(alias)
-        return self.name(item.this) if isinstance(item, exp.Column) else str(item.output_name)
+        return self.name(item.this) if isinstance(item, exp.Column) else ""
 
     # ------------------------------------------------------------------ joins
 
@@ -620,16 +713,22 @@ class Check:
         scope = here[0]
         if self.dialect == "mysql" and node.args.get("side") == "FULL":
             raise Refused("syntax", "MySQL has no FULL JOIN", dialect_hint("FULL JOIN", self.dialect))
-        if node.args.get("method") and (
-            self.joins is not None or any(s.table and s.table.partial for s in scope.sources)
-        ):
+        if node.args.get("method") and (self.joins is not None or any(source.partial for source in scope.sources)):
             raise Refused("join_not_allowed", "NATURAL JOIN is not allowed here", "Write JOIN … ON ….")
-        for column in node.args.get("using") or ():
-            for source in scope.sources:
-                if self.name(column).casefold() in source.hidden:
-                    raise self.no_column(self.name(column), [source])
+        for column in map(self.name, node.args.get("using") or ()):
+            having = [source for source in scope.sources if source.has(column) or source.is_open]
+            if len(having) < 2 or any(source.hides(column) for source in scope.sources):
+                raise self.no_column(column, scope.sources)
         if isinstance(on := node.args.get("on"), exp.Expr):
             self.expression(on, here, known)
+
+    def merged(self, joins: list[exp.Expr], scope: Scope) -> set[str]:
+        """The columns that joins make one of."""
+        found = {self.name(column).casefold() for join in joins for column in join.args.get("using") or ()}
+        if any(join.args.get("method") for join in joins):
+            names = Counter(name for source in scope.sources for name in source.outputs or ())
+            found |= {name for name, count in names.items() if count > 1}
+        return found
 
     def origin(self, node: exp.Expr, chain: Chain) -> tuple[Source | None, Origin | None]:
         """The source and the column of a table that a value is taken from, where it is one unchanged."""
@@ -652,33 +751,27 @@ class Check:
 
     def check_compared(self, node: exp.Expr, chain: Chain) -> None:
         """Columns of two tables are set equal only where the policy permits that join. Raises Refused."""
-        if isinstance(node, (exp.EQ, exp.NullSafeEQ)):
+        if (query := compared_query(node)) is not None:
+            outputs, reads = self.found[id(query)]
+            columns = list(node.this.find_all(exp.Column))
+            mine = frozenset().union(*(source.tables for c in columns if (source := self.origin(c, chain)[0])))
+            if mine and reads - mine:
+                left = self.origin(node.this, chain)[1]
+                right = next(iter(outputs.values())) if outputs and len(outputs) == 1 else None
+                if not (left and right):
+                    tables = f"{', '.join(sorted(mine))} with {', '.join(sorted(reads - mine))}"
+                    raise Refused("join_not_allowed", f"{tables}: not by plain columns", self.join_hint(mine | reads))
+                self.check_pair(left, right)
+        elif isinstance(node, (exp.EQ, exp.NullSafeEQ)):
             (left_source, left), (right_source, right) = (
                 self.origin(node.this, chain),
                 self.origin(node.expression, chain),
             )
             if left and right and left_source is not right_source:
                 self.check_pair(left, right)
-        elif isinstance(node, exp.In) and (query := node.args.get("query")):
-            _, left = self.origin(node.this, chain)
-            inner = query.unnest()
-            if left and isinstance(inner, exp.Select) and len(inner.expressions) == 1:
-                right = self.inner_origin(inner)
-                if right and right[0] != left[0]:
-                    self.check_pair(left, right)
-
-    def inner_origin(self, select: exp.Select) -> Origin | None:
-        """Where the one column of a checked subquery comes from, if it reads one table."""
-        start, column = select.args.get("from_"), select.expressions[0].unalias()
-        if not (start and isinstance(start.this, exp.Table) and isinstance(column, exp.Column)) or select.args.get(
-            "joins"
-        ):
-            return None
-        name = start.this.name
-        return (name, self.name(column.this).casefold()) if name in self.policy.file.tables else None
 
     def check_pair(self, left: Origin, right: Origin) -> None:
-        if self.joins is not None and frozenset({left, right}) not in self.joins:
+        if self.joins is not None and left != right and frozenset({left, right}) not in self.joins:
             text = f"{left[0]}.{left[1]} = {right[0]}.{right[1]}"
             raise Refused("join_not_allowed", f"the join {text} is not allowed", self.join_hint({left[0], right[0]}))
 
@@ -689,8 +782,10 @@ class Check:
         return f"Allowed joins: {'; '.join(texts[:20])}." if texts else "No join of these tables is allowed."
 
     def check_connected(self, node: exp.Select, scope: Scope, here: Chain, joins: list[exp.Expr]) -> None:
-        """Tables of one SELECT hang together by allowed joins. Raises Refused."""
-        groups = [{id(source)} for source in scope.sources if source.tables]
+        """Tables of one SELECT, and those around it that it names, hang together by allowed joins. Raises Refused."""
+        own = frozenset().union(*(source.tables for source in scope.sources))
+        outer = [source for source in scope.outer if own and source.tables - own]
+        groups = [{id(source)} for source in (*scope.sources, *outer) if source.tables]
         conditions = [join.args.get("on") for join in joins]
         if where := node.args.get("where"):
             conditions.append(where.this)
@@ -709,7 +804,7 @@ class Check:
                 touched[0].update(touched[1])
                 groups.remove(touched[1])
         if len(groups) > 1:
-            tables = {table for source in scope.sources for table in source.tables}
+            tables = {table for source in (*scope.sources, *outer) for table in source.tables}
             reason = f"{', '.join(sorted(tables))} are put together without an allowed join"
             raise Refused("join_not_allowed", reason, self.join_hint(tables))
 
@@ -728,6 +823,17 @@ class Check:
                     self.check_pair(left, right)
                     pairs.append((having[0], other))
         return pairs
+
+
+def compared_query(node: exp.Expr) -> exp.Expr | None:
+    """The query of `x IN (SELECT …)` and `x = ANY (SELECT …)`."""
+    if isinstance(node, exp.In):
+        return node.args.get("query")
+    inner = node.args.get("expression") if isinstance(node, exp.Binary) else None
+    inner = inner.this if isinstance(inner, (exp.Any, exp.All)) else None
+    while isinstance(inner, exp.Paren):
+        inner = inner.this
+    return inner if isinstance(inner, exp.Query) else None
 
 
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)

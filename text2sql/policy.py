@@ -100,7 +100,7 @@ class Policy:
             visible = tuple(c for c in visible if c.casefold() not in hide and (known is None or c.casefold() in known))
         if there is not None and visible is not None:
             hide |= {column.casefold() for column in there} - {column.casefold() for column in visible}
-        partial = bool(hide) or (rule.columns is not None and there is None)
+        partial = bool(hide) or rule.columns is not None  # a column may be there that was not yet when we looked
         return Readable(name, visible, frozenset(hide), partial, rule.note)
 
 

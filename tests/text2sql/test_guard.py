@@ -24,6 +24,7 @@ CATALOGUE = {
     "loans": ("id", "member_id", "book_id", "lent_on", "returned_on", "note"),
     "借阅记录": ("编号", "读者", "天数"),
     "wages": ("id", "name", "wage"),
+    "emp": ("uid", "name"),
     "open_loans": ("id", "book_id", "lent_on"),
     "all_wages": ("id", "name", "wage"),
 }
@@ -75,6 +76,20 @@ def test_what_is_allowed_runs_and_shows_nothing_hidden(library: Library) -> None
             text = library.target().run(checked.sql, 5, 50, 16_000).as_text()
             assert json.loads(text)["row_count"] >= 1, sql
             assert "SECRET" not in text and "7777" not in text, sql
+
+
+def test_a_name_that_a_server_could_take_for_a_whole_row_is_written_so_that_it_cannot(library: Library) -> None:
+    if library.dialect != "postgres":
+        pytest.skip("only PostgreSQL takes the name of a table for its row")
+    policy, _ = library.tools().current()
+    for sql in (
+        "SELECT (SELECT to_jsonb(m) FROM members m LIMIT 1) FROM (SELECT 'm') t",
+        "SELECT 1 FROM members m JOIN books b ON m::text::int = 1 JOIN (SELECT 1 AS m) x ON true",
+        "SELECT 1 FROM members m JOIN books b ON m::text LIKE '%SECRET%' JOIN (SELECT 1 AS m) x ON true",
+    ):
+        with pytest.raises(Exception, match="does not exist|invalid reference|missing FROM") as failed:
+            library.target().run(check_statement(sql, policy, "postgres").sql, 5, 50, 16_000)
+        assert "SECRET" not in str(failed.value)
 
 
 def test_texts_come_back_letter_for_letter(library: Library) -> None:
@@ -143,6 +158,14 @@ def test_a_hidden_column_is_refused_wherever_it_stands(dialect: str, place: str)
         assert "pin" not in refused.value.hint.replace("Near it", "")
 
 
+def test_a_star_is_written_out_where_the_policy_lists_the_columns() -> None:
+    tables = {"people": {"columns": ["id", "name"]}}
+    policy = parse_policy({"tables": tables}).with_catalogue({"people": ("id", "name")})
+    assert check_statement("SELECT * FROM people", policy, "mysql").sql == (
+        "SELECT `people`.`id`, `people`.`name` FROM `people` AS `people`"
+    )
+
+
 def test_only_listed_joins_are_allowed_and_named_in_the_refusal() -> None:
     joins = ("loans.member_id = members.id", "loans.book_id = books.id")
     policy = policy_of("mysql", joins=joins)
@@ -153,6 +176,11 @@ def test_only_listed_joins_are_allowed_and_named_in_the_refusal() -> None:
         "WITH n AS (SELECT member_id, COUNT(*) AS n FROM loans GROUP BY member_id) "
         "SELECT m.name FROM members m JOIN n ON n.member_id = m.id",
         "SELECT title FROM books CROSS JOIN (SELECT 1 AS one) AS x",
+        "SELECT m.name FROM members m WHERE m.id = ANY (SELECT l.member_id FROM loans l)",
+        "SELECT name FROM members WHERE id IN (SELECT l.member_id FROM loans l JOIN books b ON l.book_id = b.id)",
+        "SELECT 1 FROM members m WHERE EXISTS (SELECT 1 FROM loans l WHERE l.member_id = m.id AND l.id > m.id)",
+        "SELECT title FROM books b WHERE price > (SELECT AVG(x.price) FROM books x WHERE x.genre = b.genre)",
+        "SELECT title FROM books WHERE price > (SELECT AVG(id) FROM members)",
     ):
         check_statement(sql, policy, "mysql")
     for sql in (
@@ -164,6 +192,14 @@ def test_only_listed_joins_are_allowed_and_named_in_the_refusal() -> None:
         "SELECT m.name FROM members m WHERE EXISTS (SELECT 1 FROM loans l WHERE l.book_id = m.id)",
         "SELECT m.name FROM members m NATURAL JOIN loans l",
         "SELECT * FROM (SELECT id FROM members) a JOIN (SELECT id FROM books) b ON a.id = b.id",
+        "SELECT m.name, (SELECT b.title FROM books b WHERE b.id = m.id + 0) FROM members m",
+        "SELECT m.name, (SELECT b.title FROM books b WHERE b.id >= m.id AND b.id <= m.id) FROM members m",
+        "SELECT m.name, (SELECT b.title FROM books b WHERE b.id IN (m.id)) FROM members m",
+        "SELECT m.name, (SELECT b.title FROM books b WHERE (b.id, 1) = (m.id, 1)) FROM members m",
+        "SELECT m.name, (SELECT b.title FROM books b WHERE CASE b.id WHEN m.id THEN 1 END = 1) FROM members m",
+        "SELECT m.name FROM members m WHERE m.id IN (SELECT b.id + 0 FROM books b)",
+        "SELECT m.name FROM members m WHERE m.id + 0 IN (SELECT b.id FROM books b)",
+        "SELECT m.name FROM members m WHERE m.id = ANY (SELECT b.id FROM books b)",
     ):
         with pytest.raises(Refused) as refused:
             check_statement(sql, policy, "mysql")

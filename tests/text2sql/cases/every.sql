@@ -117,3 +117,27 @@ SELECT titel FROM books;
 SELECT x.title FROM books b;
 -- deny function_not_allowed: a function that nobody listed
 SELECT wage_of(1) FROM books;
+-- allow: the same table inside and outside
+SELECT title FROM books b WHERE price >= (SELECT MAX(x.price) FROM books x WHERE x.genre = b.genre);
+-- allow: a name that the list gives, in groups, their conditions and the order
+SELECT genre AS kind, COUNT(*) AS n FROM books GROUP BY kind HAVING COUNT(*) > 0 ORDER BY n DESC, kind;
+-- allow: a column of a query in FROM that it does not name, by its table
+SELECT q.title, q.twice FROM (SELECT title, price * 2 AS twice, pages + 1 FROM books) q;
+-- allow: a name of the inner query that a table outside hides
+SELECT name FROM members WHERE id IN (SELECT x.n FROM (SELECT 1 AS n, 'a' AS pin) x WHERE x.pin = 'a');
+-- allow: one column of two, and a star beside it
+SELECT * FROM members m JOIN emp e USING (name) UNION ALL SELECT name, id, town, joined_at FROM members;
+-- deny column_not_allowed: a name that the list gives, in a condition
+SELECT name, 1 AS pin FROM members WHERE pin = 'SECRET-1';
+-- deny column_not_allowed: a text that is taken for the name of a column
+SELECT (SELECT pin FROM members LIMIT 1) FROM (SELECT 'pin') t;
+-- deny structure_not_allowed: an order behind brackets, which is that of the inside
+(SELECT name, CAST('pin' AS CHAR(9)) FROM members) ORDER BY pin = 'SECRET-2' DESC LIMIT 1;
+-- deny structure_not_allowed: the same without a name to pretend
+(SELECT name FROM members) ORDER BY pin;
+-- deny column_not_allowed: one of two tables of the same name lacks it
+SELECT (SELECT m.title FROM books m WHERE m.pin = 'x') FROM members m;
+-- deny ambiguous_column: of two tables
+SELECT id FROM books b JOIN loans l ON l.book_id = b.id;
+-- deny column_not_allowed: a column of one table only as that of both
+SELECT 1 FROM books JOIN loans USING (title);

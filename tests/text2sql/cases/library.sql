@@ -11,3 +11,5 @@ CREATE TABLE wages (id INT PRIMARY KEY, name VARCHAR(40), wage INT);
 INSERT INTO wages VALUES (1, 'SECRET-clerk', 7777);
 CREATE VIEW open_loans AS SELECT id, book_id, lent_on FROM loans WHERE returned_on IS NULL;
 CREATE VIEW all_wages AS SELECT * FROM wages;
+CREATE TABLE emp (uid INTEGER PRIMARY KEY, name VARCHAR(40));
+INSERT INTO emp VALUES (7777, 'Grace'), (77770, '韩梅');

@@ -67,3 +67,21 @@ SELECT j.x FROM members m, JSON_TABLE(m.pin, '$' COLUMNS(x INT PATH '$')) AS j;
 SELECT j.x FROM JSON_TABLE('[1,2]', '$[*]' COLUMNS(x INT PATH '$')) AS j;
 -- allow: a text that is the name of a hidden column
 SELECT 'pin' AS word, name FROM members WHERE town <> 'email';
+-- deny column_not_allowed: İ is i for the server
+SELECT pİn AS pİn FROM members;
+-- deny column_not_allowed: the same in groups
+SELECT COUNT(*), 1 AS pİn FROM members GROUP BY pİn;
+-- deny column_not_allowed: the same as the name of an outer column
+SELECT (SELECT pİn FROM members LIMIT 1) FROM (SELECT 1 AS pİn) x;
+-- deny column_not_allowed: the key by another name
+SELECT _rowid AS _rowid FROM emp;
+-- deny column_not_allowed: the same in groups
+SELECT 1 AS _rowid, COUNT(*) FROM emp GROUP BY _rowid;
+-- allow: the outer column of that name, and no other
+SELECT (SELECT _rowid FROM emp LIMIT 1) AS x FROM (SELECT 1 AS _rowid) q;
+-- deny structure_not_allowed: an order behind brackets over columns that are not known
+(SELECT m.name, j.* FROM members m, JSON_TABLE('[1]', '$[*]' COLUMNS(x INT PATH '$')) AS j) ORDER BY pin = 'SECRET-2' DESC LIMIT 1;
+-- deny table_not_allowed: a CTE or a table, as the server likes
+WITH Books AS (SELECT 1 AS id) SELECT * FROM books;
+-- allow: no table at all
+SELECT 1 AS one FROM DUAL WHERE 1 = 1;

@@ -67,3 +67,19 @@ SELECT v.a FROM (VALUES ((SELECT pin FROM members LIMIT 1))) AS v(a);
 SELECT [[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]];
 -- allow: a column that has the name of its table's alias
 SELECT name FROM members name ORDER BY name.id;
+-- deny column_not_allowed: a whole row beside a column without a name
+SELECT to_jsonb(m) FROM members m, (SELECT 'm') t;
+-- deny column_not_allowed: the same as text
+SELECT m::text FROM members AS m, (SELECT ('m')::text) AS t;
+-- deny column_not_allowed: the same out of a CTE
+WITH t AS (SELECT 'm') SELECT json_agg(m) FROM members m, t;
+-- deny column_not_allowed: a whole row where two later columns of its name are one
+SELECT 1 FROM members m JOIN books b ON m::text::int = 1 JOIN (SELECT 1 AS m) x ON true JOIN (SELECT 1 AS m) y USING (m);
+-- deny column_not_allowed: a function written as a column of a table that comes later
+SELECT (SELECT MAX(b.id) FROM books b JOIN loans l ON m.row_to_json::text::int = 1 JOIN (SELECT 'x' AS row_to_json) m ON true) FROM members m;
+-- deny structure_not_allowed: a whole row in an order behind brackets
+(SELECT name, CAST('m' AS text) FROM members m) ORDER BY m::text::int;
+-- deny column_not_allowed: where a row lies, by a name that the list gives
+SELECT ctid AS ctid, xmin AS xmin, tableoid AS tableoid FROM members;
+-- deny column_not_allowed: the same in the order
+SELECT name AS ctid FROM members ORDER BY ctid;

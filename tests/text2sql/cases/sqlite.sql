@@ -25,3 +25,15 @@ SELECT * FROM pragma_table_info('wages');
 SELECT "pin" FROM members;
 -- deny column_not_allowed: a key by another name
 SELECT rowid FROM books;
+-- deny column_not_allowed: the key by another name, which the list gives
+SELECT rowid AS rowid FROM emp;
+-- deny column_not_allowed: the same by its oldest name
+SELECT oid AS oid, name FROM emp;
+-- deny column_not_allowed: the same in a condition
+SELECT name, 1 AS rowid FROM emp WHERE rowid = 7777;
+-- deny column_not_allowed: the same in USING
+SELECT name FROM emp JOIN (SELECT 7777 AS rowid) x USING (rowid);
+-- allow: a name that the list gives, in a condition
+SELECT title, price * 2 AS twice FROM books WHERE twice > 30;
+-- allow: a CTE in other letters
+WITH Wages AS (SELECT 1 AS id) SELECT * FROM wages;
