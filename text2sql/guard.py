@@ -6,6 +6,7 @@ server reads exactly what was judged here. The guard is the first of three barri
 account should have no right to write (database.py).
 """
 
+import contextlib
 import logging
 import re
 import string
@@ -26,6 +27,7 @@ MAX_SQL_CHARS = 20_000
 MAX_NODES = 5_000
 MAX_DEPTH, MAX_BRACKETS = 60, 6  # of (…) and of […]
 FENCE = re.compile(r"\s*```[A-Za-z0-9]*\s*\n(.*?)\n?\s*```\s*", re.S)
+CTE_NAME = re.compile(r"^cte\d+_")  # what a CTE is called in text that was written here before
 CATALOGS = frozenset("information_schema performance_schema mysql sys pg_catalog pg_toast sqlite_master".split())
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of what is refused here anyway
 TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
@@ -145,14 +147,15 @@ def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
 
 def written_plainly(tree: exp.Expr, dialect: str) -> tuple[str, exp.Expr]:
     """The text of a tree that says the same when it is read and written again, and its tree. Raises Refused."""
-    text = write(tree, dialect)
-    for _ in range(3):
-        again = sqlglot.parse(text, read=dialect)
-        if len(again) != 1 or again[0] is None:
-            break
-        if (same := write(again[0], dialect)) == text:
-            return text, again[0]
-        text = same
+    with contextlib.suppress(SqlglotError):  # a tree that is written as no SQL
+        text = write(tree, dialect)
+        for _ in range(3):
+            again = sqlglot.parse(text, read=dialect)
+            if len(again) != 1 or again[0] is None:
+                break
+            if (same := write(again[0], dialect)) == text:
+                return text, again[0]
+            text = same
     raise Refused("syntax", "the statement cannot be written down in one way only", "Write it more simply.")
 
 
@@ -385,7 +388,7 @@ class Check:
         for cte in clause.expressions:
             name, alias = self.name(cte.args["alias"].this), cte.args["alias"]
             self.ctes += 1
-            new_name = f"cte{self.ctes}_{name}"[:60]
+            new_name = f"cte{self.ctes}_{CTE_NAME.sub('', name)}"[:60]
             columns = [self.name(column) for column in alias.args.get("columns") or ()]
             below = dict(known)
             if clause.args.get("recursive"):

@@ -141,3 +141,5 @@ SELECT (SELECT m.title FROM books m WHERE m.pin = 'x') FROM members m;
 SELECT id FROM books b JOIN loans l ON l.book_id = b.id;
 -- deny column_not_allowed: a column of one table only as that of both
 SELECT 1 FROM books JOIN loans USING (title);
+-- deny syntax: what is read and cannot be written down as SQL
+SELECT name LATERAL FROM members;
