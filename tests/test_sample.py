@@ -192,6 +192,15 @@ def test_a_result_of_arithmetic_is_not_mixed_up_with_rows(asked: TestClient, con
     assert "96" in ask(asked, conversation_id, "刚才最终算出来是多少?")["answer"]
 
 
+def test_without_the_tool_the_demo_model_says_how_to_get_it(client_for: MakeClient, conversation_id: str) -> None:
+    process, port = start()
+    client = client_for(base_url=f"http://127.0.0.1:{port}/v1", api_key="demo", default_model="demo")
+    for question in ("哪个城市的顾客最多？", "Which city has the most customers?"):
+        assert "python3 -m dev up --sample shop" in ask(client, conversation_id, question)["answer"]
+    process.terminate()
+    process.communicate(timeout=10)
+
+
 def run_up(folder: Path, port: int, **environ: str) -> "subprocess.Popen[str]":
     """`dev up --sample shop` in a copy of the checkout, within the Python of the tests."""
     code = f"import sys; from dev import up; sys.exit(up.main('127.0.0.1', {port}, 'shop'))"
