@@ -132,17 +132,22 @@ def alike(name: str) -> str:
 def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
     """The statement that may run in place of `sql`. dialect: mysql, postgres or sqlite. Raises Refused."""
     try:
-        tree = parse(sql, dialect)
-        check_nodes(tree, policy, dialect)
-        check = Check(policy, dialect)
-        check.query(tree, (), {})
-        text, again = written_plainly(tree, dialect)
-        check_nodes(again, policy, dialect)  # the writer may have put it differently: judge that too
-        Check(policy, dialect).query(again, (), {})
-        check.no_hidden_words(text, again)
+        tree, text = parse(sql, dialect), ""
+        for _ in range(3):
+            check_nodes(tree, policy, dialect)
+            check = Check(policy, dialect)
+            check.query(tree, (), {})
+            if write(tree, dialect) == text:
+                check.no_hidden_words(text, tree)
+                return Checked(text, tuple(sorted(check.tables)))
+            text, tree = written_plainly(tree, dialect)  # it may say more than the tree before: that is judged too
     except RecursionError:
         raise Refused("too_complex", "the statement is nested too deeply", "Write it more simply.") from None
-    return Checked(text, tuple(sorted(check.tables)))
+    raise not_in_one_way()
+
+
+def not_in_one_way() -> Refused:
+    return Refused("syntax", "the statement cannot be written down in one way only", "Write it more simply.")
 
 
 def written_plainly(tree: exp.Expr, dialect: str) -> tuple[str, exp.Expr]:
@@ -156,7 +161,7 @@ def written_plainly(tree: exp.Expr, dialect: str) -> tuple[str, exp.Expr]:
             if (same := write(again[0], dialect)) == text:
                 return text, again[0]
             text = same
-    raise Refused("syntax", "the statement cannot be written down in one way only", "Write it more simply.")
+    raise not_in_one_way()
 
 
 def write(tree: exp.Expr, dialect: str) -> str:
@@ -582,8 +587,6 @@ class Check:
                     raise self.no_column(name, [source])
             having = [source for source in scope.sources if source.has(name)]
             own = fold in scope.aliases and scope.part in ALIAS_PARTS[self.dialect]
-            if not having and not own and len(scope.sources) == 1 and scope.sources[0].is_open:
-                having = [source for source in scope.sources if source.table is None and source.outputs is not None]
             if having and not own and fold not in scope.merged:
                 if len(having) > 1:
                     names = ", ".join(source.name for source in having)

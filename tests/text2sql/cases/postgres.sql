@@ -83,3 +83,5 @@ SELECT (SELECT MAX(b.id) FROM books b JOIN loans l ON m.row_to_json::text::int =
 SELECT ctid AS ctid, xmin AS xmin, tableoid AS tableoid FROM members;
 -- deny column_not_allowed: the same in the order
 SELECT name AS ctid FROM members ORDER BY ctid;
+-- deny column_not_allowed: a whole row beside an outer column without a name
+SELECT (SELECT to_jsonb(m) FROM members m LIMIT 1) FROM (SELECT 'm') t;
