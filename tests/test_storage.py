@@ -5,6 +5,7 @@ Every test runs on the server that is here and, where Docker is, on the MySQL th
 
 import contextlib
 import gc
+import logging
 import threading
 import time
 import unicodedata
@@ -42,7 +43,11 @@ def quietly() -> Iterator[None]:
     """No warnings of packages that are not ours, nor of what they leave behind."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield
+        logging.disable()  # a record that is kept for a report keeps its error, and that an open socket
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
         for _ in range(5):  # one that is under way in another thread makes ours return at once
             gc.collect()
             time.sleep(0.01)
