@@ -18,28 +18,23 @@ from typing import Any
 
 import sqlglot
 from sqlglot import TokenType, exp
-from sqlglot.errors import SqlglotError
 
 from .allowed import FUNCTIONS, NAMED, NODES, PARTS, TYPES
+from .dialects import read, words, write
 from .policy import Policy, Readable, near
+from .refusal import Refused as Refused
+from .refusal import dialect_hint, too_complex
 
 MAX_SQL_CHARS = 20_000
 MAX_NODES = 5_000
+MAX_TOKENS = 8_000
 MAX_DEPTH, MAX_BRACKETS = 60, 6  # of (…) and of […]
-FENCE = re.compile(r"\s*```[A-Za-z0-9]*\s*\n(.*?)\n?\s*```\s*", re.S)
 CTE_NAME = re.compile(r"^cte\d+_")  # what a CTE is called in text that was written here before
+MAX_SUBSCRIPTS = 60  # each copies all that stands before it
 CATALOGS = frozenset("information_schema performance_schema mysql sys pg_catalog pg_toast sqlite_master".split())
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of what is refused here anyway
 TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 CONTROL = {chr(code) for code in (*range(32), 127)} - set("\t\n\r")
-
-
-class Refused(Exception):
-    """The statement may not run. code: a word for programs; hint: what could be done instead."""
-
-    def __init__(self, code: str, reason: str, hint: str = "") -> None:
-        super().__init__(reason)
-        self.code, self.reason, self.hint = code, reason, hint
 
 
 @dataclass(frozen=True)
@@ -142,7 +137,7 @@ def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
                 return Checked(text, tuple(sorted(check.tables)))
             text, tree = written_plainly(tree, dialect)  # it may say more than the tree before: that is judged too
     except RecursionError:
-        raise Refused("too_complex", "the statement is nested too deeply", "Write it more simply.") from None
+        raise too_complex("the statement is nested too deeply") from None
     raise not_in_one_way()
 
 
@@ -152,27 +147,20 @@ def not_in_one_way() -> Refused:
 
 def written_plainly(tree: exp.Expr, dialect: str) -> tuple[str, exp.Expr]:
     """The text of a tree that says the same when it is read and written again, and its tree. Raises Refused."""
-    with contextlib.suppress(SqlglotError):  # a tree that is written as no SQL
-        text = write(tree, dialect)
-        for _ in range(3):
-            again = sqlglot.parse(text, read=dialect)
-            if len(again) != 1 or again[0] is None:
-                break
-            if (same := write(again[0], dialect)) == text:
-                return text, again[0]
-            text = same
+    text = write(tree, dialect)
+    for _ in range(3):
+        again = read(text, dialect)
+        if len(again) != 1 or again[0] is None:
+            break
+        if (same := write(again[0], dialect)) == text:
+            return text, again[0]
+        text = same
     raise not_in_one_way()
-
-
-def write(tree: exp.Expr, dialect: str) -> str:
-    """The text of a tree, without comments."""
-    return tree.sql(dialect=dialect, comments=False, copy=True)
 
 
 def parse(sql: str, dialect: str) -> exp.Expr:
     """The tree of exactly one query. Raises Refused."""
-    if fenced := FENCE.fullmatch(sql):
-        sql = fenced[1]
+    sql = unfenced(sql)
     if len(sql) > MAX_SQL_CHARS:
         raise Refused("too_complex", f"the statement has more than {MAX_SQL_CHARS} characters")
     if "/*!" in sql or re.search(r"/\*M!", sql, re.I):
@@ -181,11 +169,8 @@ def parse(sql: str, dialect: str) -> exp.Expr:
         raise Refused("syntax", "the statement holds control characters")
     if dialect == "mysql" and re.search(r'\b(FROM|JOIN)\s+"', sql, re.I):
         raise Refused("syntax", "a string stands where a table should", dialect_hint('"', dialect))
-    try:
-        check_depth(sql, dialect)
-        trees = [tree for tree in sqlglot.parse(sql, read=dialect) if tree is not None and not is_nothing(tree)]
-    except SqlglotError as error:
-        raise Refused("syntax", f"this is not {dialect} SQL: {first_line(error)}", dialect_hint(sql, dialect)) from None
+    check_depth(sql, dialect)
+    trees = [tree for tree in read(sql, dialect) if tree is not None and not is_nothing(tree)]
     if not trees:
         raise Refused("empty", "there is no statement", "Send one SELECT.")
     if len(trees) > 1:
@@ -196,60 +181,35 @@ def parse(sql: str, dialect: str) -> exp.Expr:
     return tree
 
 
+def unfenced(sql: str) -> str:
+    """What stands in a Markdown fence, where the text is one."""
+    text = sql.strip()
+    if len(text) < 6 or not (text.startswith("```") and text.endswith("```")):
+        return sql
+    word, newline, inside = text[3:-3].partition("\n")
+    word = word.strip()
+    return inside.strip() if newline and (not word or (word.isascii() and word.isalnum())) else sql
+
+
 def check_depth(sql: str, dialect: str) -> None:
-    """Brackets are not nested so deeply that reading them takes for ever. Raises Refused, or sqlglot's error."""
-    depth = {"(": 0, "[": 0}
-    for token in sqlglot.tokenize(sql, read=dialect):
+    """Nothing is nested so deeply, or so long, that reading it takes for ever. Raises Refused."""
+    depth, subscripts = {"(": 0, "[": 0}, 0
+    tokens = words(sql, dialect)
+    if len(tokens) > MAX_TOKENS:
+        raise too_complex("the statement is too long")
+    for token in tokens:
         if token.text in depth and token.token_type != TokenType.STRING:
             depth[token.text] += 1
+            subscripts += token.text == "["
         elif token.text in (")", "]") and token.token_type != TokenType.STRING:
             depth["(" if token.text == ")" else "["] -= 1
-        if depth["("] > MAX_DEPTH or depth["["] > MAX_BRACKETS:
-            raise Refused("too_complex", "the statement is nested too deeply", "Write it more simply.")
+        if depth["("] > MAX_DEPTH or depth["["] > MAX_BRACKETS or subscripts > MAX_SUBSCRIPTS:
+            raise too_complex("the statement is nested too deeply")
 
 
 def is_nothing(tree: exp.Expr) -> bool:
     """A lone semicolon, perhaps with a comment."""
     return isinstance(tree, exp.Semicolon)
-
-
-def first_line(error: Exception) -> str:
-    """What the parser says, without its picture of the place."""
-    return re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()[0][:200]
-
-
-SPELLINGS: dict[str, list[tuple[str, str]]] = {
-    "mysql": [
-        (r"\bSELECT\s+TOP\b", "MySQL has LIMIT n at the end instead of TOP n."),
-        (r"\bDATE_TRUNC\b", "MySQL has DATE_FORMAT(d, '%Y-%m-01') instead of DATE_TRUNC."),
-        (r"\bTO_CHAR\b", "MySQL has DATE_FORMAT(d, '%Y-%m') instead of TO_CHAR."),
-        (r"\bSTRFTIME\b", "MySQL has DATE_FORMAT(d, '%Y') instead of STRFTIME."),
-        (r"::", "MySQL has CAST(x AS type) instead of x::type."),
-        (r"\bILIKE\b", "MySQL has LIKE, which ignores case already, instead of ILIKE."),
-        (r"\bFULL\s+(OUTER\s+)?JOIN\b", "MySQL has no FULL JOIN: UNION a LEFT JOIN and a RIGHT JOIN."),
-        (r'"', 'MySQL quotes names with `backticks`; "double quotes" make a string.'),
-    ],
-    "postgres": [
-        (r"`", 'PostgreSQL quotes names with "double quotes", not backticks.'),
-        (r"\bSELECT\s+TOP\b", "PostgreSQL has LIMIT n at the end instead of TOP n."),
-        (r"\bIFNULL\b", "PostgreSQL has COALESCE instead of IFNULL."),
-        (r"\bDATE_FORMAT\b", "PostgreSQL has TO_CHAR(d, 'YYYY-MM') instead of DATE_FORMAT."),
-        (r"\bSTRFTIME\b", "PostgreSQL has TO_CHAR(d, 'YYYY') instead of STRFTIME."),
-        (r"\bGROUP_CONCAT\b", "PostgreSQL has STRING_AGG(x, ',') instead of GROUP_CONCAT."),
-    ],
-    "sqlite": [
-        (r"\bSELECT\s+TOP\b", "SQLite has LIMIT n at the end instead of TOP n."),
-        (r"\b(DATE_FORMAT|TO_CHAR|DATE_TRUNC)\b", "SQLite has STRFTIME('%Y-%m', d) for parts of a date."),
-        (r"\bEXTRACT\b|\b(YEAR|MONTH|DAY)\s*\(", "SQLite has STRFTIME('%Y', d) for parts of a date."),
-        (r"::", "SQLite has CAST(x AS type) instead of x::type."),
-        (r"\bILIKE\b", "SQLite has LIKE, which ignores case of ASCII letters, instead of ILIKE."),
-    ],
-}
-
-
-def dialect_hint(sql: str, dialect: str) -> str:
-    """How this dialect spells what stands in the statement and belongs to another."""
-    return " ".join(hint for pattern, hint in SPELLINGS[dialect] if re.search(pattern, sql, re.I))
 
 
 # ---------------------------------------------------------------------------------------- what it is made of
@@ -260,7 +220,7 @@ def check_nodes(tree: exp.Expr, policy: Policy, dialect: str) -> None:
     more = {name.casefold() for name in policy.file.functions}
     for count, node in enumerate(tree.walk()):
         if count > MAX_NODES:
-            raise Refused("too_complex", "the statement is too long", "Write it more simply.")
+            raise too_complex("the statement is too long")
         kind = type(node).__name__
         if isinstance(node, exp.Select):
             node.set("hint", None)

@@ -7,7 +7,7 @@ tries on against a refusal only spends time and tokens.
 import sqlite3
 from dataclasses import dataclass
 
-from .guard import Refused, dialect_hint
+from .refusal import Refused, dialect_hint
 
 # Codes that more than the same statement again can mend.
 CORRECTABLE = {

@@ -266,3 +266,52 @@ def test_the_checker_judges_one_statement_a_line() -> None:
     verdicts = [json.loads(line) for line in done.stdout.splitlines()]
     assert verdicts[0] == {"id": 1, "verdict": "allow", "code": None, "reason": None}
     assert (verdicts[1]["id"], verdicts[1]["verdict"], verdicts[1]["code"]) == ("二", "deny", "column_not_allowed")
+
+
+def chain(what: str, times: int) -> str:
+    return what * times
+
+
+def nested(before: str, inside: str, after: str, times: int = 40) -> str:
+    return before * times + inside + after * times
+
+
+ENDLESS_TO_READ = [
+    "```sql\n" + "\n " * 1000 + "x",
+    "```" + "\n" * 2000 + "x",
+    *(f"SELECT 1 FROM books b{f' {join} books c' * 40}" for join in ("JOIN", "INNER JOIN", "LEFT JOIN")),
+    "SELECT 1 FROM " + nested("(books JOIN ", "books", ")", 30) + " JOIN books" * 30,
+    *(
+        "SELECT " + nested(f"{name}(", "1", ")")
+        for name in ("DATE", "TIME", "TIMESTAMP", "CHAR", "VARCHAR", "DECIMAL", "NUMERIC", "BIT")
+    ),
+    "SELECT CAST(1 AS " + nested("DECIMAL(", "1", ")") + ")",
+    "SELECT pages" + "[1]" * 400 + " FROM books",
+    "SELECT " + "+".join("1" * 9000),
+    "SELECT 1 FROM books WHERE id IN (" + ",".join("1" * 9000) + ")",
+]
+
+
+@pytest.mark.parametrize("sql", ENDLESS_TO_READ, ids=lambda sql: sql[:40].strip())
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_text_that_would_take_for_ever_to_read_is_refused(dialect: str, sql: str) -> None:
+    with pytest.raises(Refused) as refused:
+        check_statement(sql, policy_of(dialect), dialect)
+    assert refused.value.code in ("too_complex", "syntax", "type_not_allowed")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_long_statement_of_plain_parts_is_allowed(dialect: str) -> None:
+    joins = "".join(f" JOIN loans l{at} ON l{at}.book_id = b.id" for at in range(40))
+    branches = "".join(f" WHEN pages = {at} THEN '{at}'" for at in range(100))
+    numbers = ", ".join(str(at) for at in range(1000))
+    for sql in (
+        f"SELECT b.title FROM books b{joins}",
+        f"SELECT CASE{branches} END AS size FROM books",
+        f"SELECT title FROM books WHERE id IN ({numbers})",
+        "SELECT title FROM books WHERE" + " OR".join(f" id = {at}" for at in range(150)),
+        " UNION ALL ".join(["SELECT title FROM books"] * 50),
+        "SELECT " + "COALESCE(" * 20 + "title" + ", 'none')" * 20 + " FROM books",
+    ):
+        check_statement(sql, policy_of(dialect), dialect)
+        check_statement(f"```sql\n{sql}\n```", policy_of(dialect), dialect)
