@@ -30,7 +30,16 @@ READ_MARGIN_S = 2.0
 CATALOGUE_S = 60.0  # how long the columns are taken to be as they were
 CATALOGUE_LIMIT_S = 30.0  # of each statement that asks for them
 MAX_NAME_CHARS = 255
-SQLITE_CELL_BYTES = 10_000_000
+MAX_GROUP_BYTES = 1_000_000  # of one GROUP_CONCAT
+# SQLite works in our own process, and nothing stops it in the middle of one function.
+SQLITE_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 4_000_000,  # bytes of one value
+    sqlite3.SQLITE_LIMIT_COLUMN: 300,  # of a result
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 500,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 200,
+    sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 1_000,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+}
 # Rights that reach beyond what a read-only session prevents, as `too_many_rights` names them.
 DANGEROUS = frozenset({"FILE", "SUPER", "SUPERUSER", "files of the server"})
 
@@ -214,7 +223,8 @@ class MySQL(Server):
                 cursor.execute(
                     "SET SESSION sql_mode=CONCAT_WS(',', IF(FIND_IN_SET('ONLY_FULL_GROUP_BY', @@SESSION.sql_mode), "
                     "'ONLY_FULL_GROUP_BY', NULL), 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'), time_zone='+00:00', "
-                    f"lock_wait_timeout={int(limit_s) + 1}, {limit}"
+                    f"lock_wait_timeout={int(limit_s) + 1}, {limit}, "
+                    f"group_concat_max_len=LEAST(@@SESSION.group_concat_max_len, {MAX_GROUP_BYTES})"
                 )
                 cursor.execute("START TRANSACTION READ ONLY")
         except BaseException:
@@ -379,7 +389,9 @@ class SQLite(Server):
         connection.text_factory = lambda data: data.decode("utf-8", "replace")
         connection.execute("PRAGMA query_only=ON")
         connection.execute("PRAGMA trusted_schema=OFF")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, SQLITE_CELL_BYTES)
+        connection.execute("SELECT 1 FROM sqlite_master")  # the tables themselves may be wider than a result
+        for limit, value in SQLITE_LIMITS.items():
+            connection.setlimit(limit, value)
         end = time.monotonic() + limit_s
         connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
         return connection

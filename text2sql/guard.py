@@ -20,6 +20,7 @@ import sqlglot
 from sqlglot import TokenType, exp
 
 from .allowed import FUNCTIONS, NAMED, NODES, PARTS, TYPES
+from .bounds import check_texts
 from .dialects import read, words, write
 from .policy import Policy, Readable, near
 from .refusal import Refused as Refused
@@ -134,6 +135,7 @@ def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
             check.query(tree, (), {})
             if write(tree, dialect) == text:
                 check.no_hidden_words(text, tree)
+                check_texts(tree, dialect)
                 return Checked(text, tuple(sorted(check.tables)))
             text, tree = written_plainly(tree, dialect)  # it may say more than the tree before: that is judged too
     except RecursionError:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import sqlite3
 import time
 from pathlib import Path
 
@@ -84,6 +85,28 @@ def test_settings_of_the_server_do_not_change_how_texts_are_read(in_mysql: Libra
             assert in_mysql.target().run("SELECT 'a\\'b', \"x\"", 5, 5, 1000).rows == [["a'b", "x"]]
         finally:
             cursor.execute("SET GLOBAL sql_mode = %s", (before,))
+
+
+def test_a_text_of_many_rows_has_an_end(in_mysql: Library) -> None:
+    with contextlib.closing(MySQL(read_url(in_mysql.admin)).connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("SELECT @@GLOBAL.group_concat_max_len")
+        (before,) = cursor.fetchone()
+        cursor.execute("SET GLOBAL group_concat_max_len = 100000000")
+        try:
+            assert in_mysql.target().run("SELECT @@group_concat_max_len", 5, 5, 1000).rows == [[1_000_000]]
+        finally:
+            cursor.execute("SET GLOBAL group_concat_max_len = %s", (before,))
+
+
+def test_a_text_that_sqlite_makes_in_our_process_has_an_end(tmp_path: Path) -> None:
+    columns = ", ".join(f"c{at}" for at in range(400))
+    with contextlib.closing(sqlite3.connect(tmp_path / "wide.db")) as connection:
+        connection.execute(f"CREATE TABLE wide ({columns})")
+    target = Target(f"sqlite:///{tmp_path / 'wide.db'}")
+    assert len(target.columns()["wide"]) == 400
+    for sql in ("SELECT hex(zeroblob(4000000))", f"SELECT {columns} FROM wide", "SELECT 'x' LIKE hex(zeroblob(600))"):
+        with pytest.raises(sqlite3.Error, match="too (big|many|complex)"):
+            target.run(sql, 5, 5, 1000)
 
 
 def test_an_account_with_too_many_rights_is_named_and_logged_once(

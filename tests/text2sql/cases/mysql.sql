@@ -85,3 +85,95 @@ SELECT (SELECT _rowid FROM emp LIMIT 1) AS x FROM (SELECT 1 AS _rowid) q;
 WITH Books AS (SELECT 1 AS id) SELECT * FROM books;
 -- allow: no table at all
 SELECT 1 AS one FROM DUAL WHERE 1 = 1;
+
+-- Texts that no server stops working on.
+-- allow: texts of a stated length
+SELECT LPAD(id, 6, '0'), RPAD(title, 20, ' '), REPEAT('*', 10), SPACE(3) FROM books;
+-- allow: replaced several times
+SELECT REPLACE(REPLACE(REPLACE(title, '&', '&amp;'), '<', '&lt;'), '>', '&gt;') FROM books;
+-- allow: a column looked for
+SELECT title FROM books WHERE title LIKE CONCAT('%', LOWER(genre), '%') OR LOCATE(genre, title) = 0;
+-- allow: a column of an outer table looked for
+SELECT title FROM books b WHERE NOT EXISTS (SELECT 1 FROM members m WHERE b.title LIKE CONCAT('%', m.name, '%'));
+-- allow: a year looked for
+SELECT title FROM books WHERE title NOT LIKE CONCAT('%', YEAR(CURDATE()), '%');
+-- allow: parts of a text
+SELECT SUBSTRING_INDEX(title, ' ', -1), TRIM(LEADING 'The ' FROM title), LENGTH(title) - LENGTH(REPLACE(title, 'a', '')) FROM books;
+-- allow: a path that grows in a recursion
+WITH RECURSIVE t AS (SELECT 1 AS n, CAST('a' AS CHAR(1000)) AS path UNION ALL SELECT b.id, CONCAT(path, '/', title) FROM t JOIN books b ON b.id = t.n + 1) SELECT path FROM t;
+-- allow: groups put together
+SELECT GROUP_CONCAT(title ORDER BY id SEPARATOR '; ') FROM books;
+-- allow: a pattern of a scalar subquery
+SELECT title FROM books WHERE genre LIKE (SELECT CONCAT(genre, '%') FROM books WHERE id = 1);
+-- deny too_complex: the length of a repeated text is a large number
+SELECT REPEAT('a', 4000000);
+-- deny too_complex: or is computed
+SELECT REPEAT('a', 900 * 900);
+-- deny too_complex: or comes from a column
+SELECT REPEAT(title, pages) FROM books;
+-- deny too_complex: a text filled up
+SELECT LPAD('a', 1000000, 'b');
+-- deny too_complex: blanks
+SELECT SPACE(1000000);
+-- deny too_complex: a type that fills up
+SELECT CAST('a' AS BINARY(10000000));
+-- deny too_complex: a weight that fills up
+SELECT WEIGHT_STRING('a' AS CHAR(1000000));
+-- deny too_complex: repeated again and again
+SELECT REPEAT(REPEAT(REPEAT('a', 1000), 1000), 1000);
+-- deny too_complex: doubled again and again
+SELECT HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(HEX(title)))))))))))))))))))) FROM books;
+-- deny too_complex: put together again and again
+WITH a AS (SELECT CONCAT(title, title) AS t FROM books), b AS (SELECT CONCAT(t, t, t, t, t, t, t, t) AS t FROM a), c AS (SELECT CONCAT(t, t, t, t, t, t, t, t) AS t FROM b), d AS (SELECT CONCAT(t, t, t, t, t, t, t, t) AS t FROM c), e AS (SELECT CONCAT(t, t, t, t, t, t, t, t) AS t FROM d), f AS (SELECT CONCAT(t, t, t, t, t, t, t, t) AS t FROM e), g AS (SELECT CONCAT(t, t, t, t, t, t, t, t) AS t FROM f) SELECT LENGTH(t) FROM g;
+-- deny too_complex: doubled in a recursion
+WITH RECURSIVE r AS (SELECT 'a' AS t, 1 AS n UNION ALL SELECT CONCAT(t, t), n + 1 FROM r WHERE n < 30) SELECT LENGTH(t) FROM r;
+-- deny too_complex: replaced by more in a recursion
+WITH RECURSIVE r AS (SELECT 'a' AS t, 1 AS n UNION ALL SELECT REPLACE(t, 'a', 'aa'), n + 1 FROM r WHERE n < 30) SELECT LENGTH(t) FROM r;
+-- deny too_complex: a long text is looked for: LOCATE 0
+SELECT LOCATE(CONCAT(REPEAT('a', 900), 'b'), title) FROM books;
+-- deny too_complex: a long text is looked for: INSTR 1
+SELECT INSTR(title, REPEAT('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for: POSITION 2
+SELECT POSITION(REPEAT('a', 900) IN title) FROM books;
+-- deny too_complex: a long text is looked for: title 3
+SELECT title LIKE REPEAT('a', 900) FROM books;
+-- deny too_complex: a long text is looked for: title 4
+SELECT title NOT LIKE REPEAT('a', 900) FROM books;
+-- deny too_complex: a long text is looked for: title 5
+SELECT title REGEXP REPEAT('a', 900) FROM books;
+-- deny too_complex: a long text is looked for: title 6
+SELECT title RLIKE REPEAT('a', 900) FROM books;
+-- deny too_complex: a long text is looked for: REGEXP_REPLACE 7
+SELECT REGEXP_REPLACE(title, REPEAT('a', 900), 'x') FROM books;
+-- deny too_complex: a long text is looked for: REGEXP_SUBSTR 8
+SELECT REGEXP_SUBSTR(title, REPEAT('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for: REGEXP_INSTR 9
+SELECT REGEXP_INSTR(title, REPEAT('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for: SUBSTRING_INDEX 10
+SELECT SUBSTRING_INDEX(title, REPEAT('a', 900), 1) FROM books;
+-- deny too_complex: a long text is looked for: FIND_IN_SET 11
+SELECT FIND_IN_SET(REPEAT('a', 900), title) FROM books;
+-- deny too_complex: a long text is looked for: TRIM 12
+SELECT TRIM(BOTH REPEAT('a', 900) FROM title) FROM books;
+-- deny too_complex: a long text is looked for: REPLACE 13
+SELECT REPLACE(title, REPEAT('a', 900), 'b') FROM books;
+-- deny too_complex: a long text is looked for: REPLACE 14
+SELECT REPLACE(title, 'a', REPEAT('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for: JSON_SEARCH 15
+SELECT JSON_SEARCH(title, 'one', REPEAT('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for: GROUP_CONCAT 16
+SELECT GROUP_CONCAT(title ORDER BY (title LIKE REPEAT('a', 900))) FROM books;
+-- deny too_complex: a literal of more than 255 characters is looked for
+SELECT title FROM books WHERE title LIKE 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa';
+-- deny too_complex: a column that the statement made is looked for
+SELECT LOCATE(t.a, 'x') FROM (SELECT CONCAT(title, title) AS a FROM books) t;
+-- deny too_complex: the same without its table
+SELECT LOCATE(a, 'x') FROM (SELECT CONCAT(title, title) AS a FROM books) t;
+-- deny too_complex: the same from a CTE
+WITH t AS (SELECT CONCAT(title, title) AS a FROM books) SELECT LOCATE(a, 'x') FROM t;
+-- deny too_complex: the same from an outer query
+SELECT (SELECT LOCATE(t.a, b.title) FROM books b LIMIT 1) FROM (SELECT CONCAT(title, title) AS a FROM books) t;
+-- deny too_complex: the same from a scalar subquery
+SELECT LOCATE((SELECT GROUP_CONCAT(title) FROM books), title) FROM books;
+-- deny too_complex: the same behind the name of a column
+SELECT REPEAT('a', 900) AS title FROM books b HAVING LOCATE(title, 'x') = 0;

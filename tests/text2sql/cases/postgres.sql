@@ -85,3 +85,71 @@ SELECT ctid AS ctid, xmin AS xmin, tableoid AS tableoid FROM members;
 SELECT name AS ctid FROM members ORDER BY ctid;
 -- deny column_not_allowed: a whole row beside an outer column without a name
 SELECT (SELECT to_jsonb(m) FROM members m LIMIT 1) FROM (SELECT 'm') t;
+
+-- Texts that no server stops working on.
+-- allow: texts of a stated length
+SELECT lpad(id::text, 6, '0'), repeat('*', 5), format('%s: %-20s|', title, genre) FROM books;
+-- allow: a column looked for
+SELECT title FROM books WHERE title NOT ILIKE '%' || genre || '%' AND title ILIKE ANY (ARRAY['%a%', '%红%']);
+-- allow: parts of a text
+SELECT split_part(title, ' ', 1), translate(title, 'abc', 'xyz'), regexp_replace(title, '[^a-z]', '', 'g'), position('a' in title), btrim(title) FROM books;
+-- allow: groups put together
+SELECT string_agg(title, ', ' ORDER BY id), array_to_string(array_agg(title), ', ') FROM books;
+-- allow: a path that grows in a recursion
+WITH RECURSIVE t AS (SELECT 1 AS n, 'a'::text AS path UNION ALL SELECT b.id, path || '/' || title FROM t JOIN books b ON b.id = t.n + 1) SELECT path FROM t;
+-- deny too_complex: a long text is repeated
+SELECT repeat('a', 300000000);
+-- deny too_complex: a format with a width
+SELECT format('%100000s', title) FROM books;
+-- deny too_complex: a width that comes later
+SELECT format('%*s', 100000, title) FROM books;
+-- deny too_complex: a format from a column
+SELECT format(title, title) FROM books;
+-- deny too_complex: a text filled up
+SELECT lpad(title, 100000) FROM books;
+-- deny too_complex: a type that fills up
+SELECT CAST('a' AS CHAR(10000000));
+-- deny too_complex: bits that fill up
+SELECT 1::bit(80000000);
+-- deny too_complex: a long text is looked for 0
+SELECT strpos(title, 'b' || repeat('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for 1
+SELECT replace(title, repeat('a', 900), 'b') FROM books;
+-- deny too_complex: a long text is looked for 2
+SELECT split_part(title, repeat('a', 900), 1) FROM books;
+-- deny too_complex: a long text is looked for 3
+SELECT translate(title, repeat('a', 900), 'b') FROM books;
+-- deny too_complex: a long text is looked for 4
+SELECT title ILIKE repeat('a', 900) FROM books;
+-- deny too_complex: a long text is looked for 5
+SELECT title ~ repeat('a', 900) FROM books;
+-- deny too_complex: a long text is looked for 6
+SELECT title ~* repeat('a', 900) FROM books;
+-- deny too_complex: a long text is looked for 7
+SELECT title !~ repeat('a', 900) FROM books;
+-- deny too_complex: a long text is looked for 8
+SELECT title SIMILAR TO repeat('a', 900) FROM books;
+-- deny too_complex: a long text is looked for 9
+SELECT regexp_matches(title, repeat('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for 10
+SELECT regexp_split_to_array(title, repeat('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for 11
+SELECT string_to_array(title, repeat('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for 12
+SELECT position(repeat('a', 900) in title) FROM books;
+-- deny too_complex: a long text is looked for 13
+SELECT btrim(title, repeat('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for 14
+SELECT trim(both repeat('a', 900) from title) FROM books;
+-- deny too_complex: a long text is looked for 15
+SELECT title LIKE ANY (ARRAY[repeat('a', 900)]) FROM books;
+-- deny too_complex: a long text is looked for 16
+SELECT string_agg(title, repeat('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for 17
+SELECT array_to_string(array_agg(title), repeat('a', 900)) FROM books;
+-- deny too_complex: a long text is looked for 18
+SELECT regexp_replace(title, '', repeat('a', 900), 'g') FROM books;
+-- deny too_complex: a column of values is looked for
+SELECT strpos('x', v.a) FROM (VALUES ('aaa')) AS v(a);
+-- deny too_complex: a column of LATERAL is looked for
+SELECT strpos('b', x.a) FROM books b, LATERAL (SELECT b.title || b.title AS a) x;

@@ -37,3 +37,43 @@ SELECT name FROM emp JOIN (SELECT 7777 AS rowid) x USING (rowid);
 SELECT title, price * 2 AS twice FROM books WHERE twice > 30;
 -- allow: a CTE in other letters
 WITH Wages AS (SELECT 1 AS id) SELECT * FROM wages;
+
+-- Texts that no server stops working on.
+-- allow: texts of a stated length
+SELECT printf('%04d-%02d', id, pages), format('%.2f', price), printf('%,d', pages) FROM books;
+-- allow: a column looked for
+SELECT title FROM books WHERE instr(lower(title), lower(genre)) = 0 AND title NOT LIKE '%' || genre || '%';
+-- allow: parts of a text
+SELECT substr(title, 1, instr(title, ' ') - 1), replace(title, ' ', '_'), ltrim(title, '0'), group_concat(title, ', ') FROM books GROUP BY id;
+-- deny too_complex: a long blob
+SELECT hex(zeroblob(4900000));
+-- deny too_complex: printf with a width
+SELECT printf('%1000000d', 1);
+-- deny too_complex: format with a width
+SELECT format('%1000000d', 1);
+-- deny too_complex: a precision that comes later
+SELECT printf('%.*c', 1000000, 'x');
+-- deny too_complex: a format from a column
+SELECT printf(title, 1) FROM books;
+-- deny too_complex: a long text is looked for 0
+SELECT instr(title, hex(zeroblob(900)) || '1') FROM books;
+-- deny too_complex: a long text is looked for 1
+SELECT title LIKE '%' || hex(zeroblob(900)) FROM books;
+-- deny too_complex: a long text is looked for 2
+SELECT title GLOB hex(zeroblob(900)) FROM books;
+-- deny too_complex: a long text is looked for 3
+SELECT like(hex(zeroblob(900)), title) FROM books;
+-- deny too_complex: a long text is looked for 4
+SELECT glob(hex(zeroblob(900)), title) FROM books;
+-- deny too_complex: a long text is looked for 5
+SELECT replace(title, hex(zeroblob(900)), 'b') FROM books;
+-- deny too_complex: a long text is looked for 6
+SELECT replace(title, 'a', hex(zeroblob(900))) FROM books;
+-- deny too_complex: a long text is looked for 7
+SELECT rtrim(title, hex(zeroblob(900))) FROM books;
+-- deny too_complex: a long text is looked for 8
+SELECT trim(title, hex(zeroblob(900))) FROM books;
+-- deny too_complex: a long text is looked for 9
+SELECT group_concat(title, hex(zeroblob(900))) FROM books;
+-- deny too_complex: a column of a subquery is looked for
+SELECT title LIKE a FROM books, (SELECT title || title AS a FROM books);
