@@ -6,7 +6,6 @@ server reads exactly what was judged here. The guard is the first of three barri
 account should have no right to write (database.py).
 """
 
-import contextlib
 import logging
 import re
 import string
