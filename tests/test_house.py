@@ -71,7 +71,7 @@ def test_no_agent_framework_is_in_the_requirements() -> None:
 def functions() -> list[tuple[str, int]]:
     """Every function of ours with its length in lines."""
     found = []
-    for file in [*ROOT.glob("*.py"), *(ROOT / "dev").glob("*.py")]:
+    for file in [*ROOT.glob("*.py"), *(ROOT / "dev").rglob("*.py")]:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 found.append((f"{file.name}:{node.lineno} {node.name}", (node.end_lineno or 0) - node.lineno + 1))

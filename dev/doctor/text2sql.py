@@ -1,10 +1,10 @@
-"""The doctor's line on Text2SQL: the database that may be asked, the policy, and what the account could do besides."""
+"""The layer `text2sql`: the database that may be asked, the policy, and what the account could do besides."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dev.doctor import Case, Finding, fail, ok
+from dev.doctor.case import Case, Finding, fail, ok
 
 if TYPE_CHECKING:
     from text2sql.database import ColumnInfo, Target
@@ -18,7 +18,7 @@ ACCOUNT = {
 TRY = "To try it without a database of yours: `python3 -m dev up --sample shop`."
 
 
-def examine(case: Case) -> Finding:
+def check_text2sql(case: Case) -> Finding:
     """The database answers, the policy fits what it has, and the account may only read."""
     from text2sql import Text2SqlSettings
     from text2sql.database import Target
