@@ -26,8 +26,9 @@ def main(arguments: list[str]) -> int:
         need_a_server()
     # A later -m of the caller's own counts instead. -ra: what was skipped, and why, is shown at the end.
     selection = ["-m", "" if everything else "not slow"]
-    # Two files at a time: much of the time they wait. A later -n of the caller's own counts instead, `-n 0` for one.
-    at_once = ["-n", "2", "--dist", "loadfile"]
+    # Two files at a time, each with a server of its own: much of the time they wait. A server that is given is one for
+    # all, so there it is one file. A later -n of the caller's own counts instead.
+    at_once = ["-n", "0" if os.environ.get("TEST_DATABASE_URL") else "2", "--dist", "loadfile"]
     pytest = [sys.executable, "-m", "pytest", "-ra", *at_once]
     if not everything:
         become([*pytest, *selection, *arguments], environ)
