@@ -1,5 +1,6 @@
 """Requests with an `Idempotency-Key`, their answers, and what MySQL holds of both."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -78,12 +79,14 @@ def expire(store: Store, key: str) -> None:
 
 
 def pairs(store: Store, conversation_id: str, owner: str = "") -> list[tuple[str, str]]:
-    """The turns that MySQL holds: (question, answer). Fails if one of them is not whole."""
-    at = (conversation_id, owner)
-    turns = store.rows("SELECT turns FROM conversations WHERE conversation_id = %s AND owner = %s", *at)
-    rows = store.rows(
-        "SELECT id, role, content, run_id FROM messages WHERE conversation_id = %s AND owner = %s ORDER BY id", *at
-    )
+    """The turns that MySQL holds at one moment: (question, answer). Fails if one of them is not whole."""
+    at = "WHERE conversation_id = %s AND owner = %s"
+    with contextlib.closing(store.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        cursor.execute(f"SELECT turns FROM conversations {at}", (conversation_id, owner))
+        turns = list(cursor.fetchall())
+        cursor.execute(f"SELECT id, role, content, run_id FROM messages {at} ORDER BY id", (conversation_id, owner))
+        rows = list(cursor.fetchall())
     assert turns == ([(len(rows) // 2,)] if rows else [])
     assert [(number, role) for number, role, *_ in rows] == [
         (number, "user" if number % 2 else "assistant") for number in range(1, 2 * (len(rows) // 2) + 1)
