@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from dev import configuration
 from dev.common import LOCAL, ROOT, DevError, say
-from dev.mariadb import DATABASE, USER, NotInstalled, PrivateServer
+from dev.mariadb import DATABASE, USER, PrivateServer
+from dev.mariadb_program import NotInstalled
 from dev.processes import exit_status
 
 IMAGE = "mysql:8.4"

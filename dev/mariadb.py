@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -29,13 +28,22 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dev import apt
 from dev.common import DevError, last_lines, say
 from dev.locks import file_lock, open_lock, share_lock, try_lock
+from dev.mariadb_processes import CHILDREN, command_line, has_ended, other_processes
+from dev.mariadb_program import (
+    MARIADB_ONLY,
+    MYSQL_ONLY,
+    SIZES,
+    NotInstalled,
+    Program,
+    ensure_installed,
+    identify,
+    system_tables,
+)
 from dev.ports import can_listen, lasting_port
 
 if sys.platform != "win32":
@@ -46,120 +54,8 @@ if TYPE_CHECKING:
 
 USER = "turnkeeper"
 DATABASE = "agent_demo"
-PACKAGES = ("mariadb-server-core", "mariadb-server-core-10.6")  # the second is Ubuntu 22.04's name for it
-OLDEST = {"MariaDB": (10, 6), "MySQL": (8, 0)}
-PLACES = (
-    "/usr/sbin",
-    "/usr/local/sbin",
-    "/usr/libexec",
-    "/opt/homebrew/opt/mariadb/bin",
-    "/usr/local/opt/mariadb/bin",
-    "/usr/local/mysql/bin",
-)
 SOCKET_PATH_LIMIT = 103  # bytes, on every system we know
 READY_WITHIN_S = 60.0
-SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
-
-# Small and quick for one developer. Only sizes, and nothing that a crash could notice.
-SIZES = (
-    "--performance-schema=OFF",
-    "--innodb-buffer-pool-size=64M",
-    "--innodb-log-buffer-size=2M",
-    "--key-buffer-size=64K",
-    "--table-open-cache=400",
-    "--table-definition-cache=400",
-    "--max-connections=200",
-)
-MARIADB_ONLY = (
-    "--innodb-log-file-size=32M",
-    "--innodb-data-file-path=ibdata1:4M:autoextend",
-    "--innodb-temp-data-file-path=ibtmp1:4M:autoextend",
-    "--innodb-autoextend-increment=4",
-    "--aria-pagecache-buffer-size=8M",
-)
-MYSQL_ONLY = (
-    "--loose-innodb-redo-log-capacity=64M",
-    "--disable-log-bin",
-    "--loose-mysqlx=OFF",
-    "--secure-file-priv=NULL",  # its default is a folder that need not exist
-)
-
-
-class NotInstalled(DevError):
-    """There is no server program here that could be used."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """A server program of this machine."""
-
-    path: Path
-    flavour: str  # MariaDB or MySQL
-    version: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.flavour} {self.version}"
-
-    @property
-    def usable(self) -> bool:
-        """Whether it is new enough for our statements."""
-        return tuple(int(part) for part in self.version.split(".")[:2]) >= OLDEST[self.flavour]
-
-
-def identify(path: str | Path) -> Program | None:
-    """Ask a program what it is; None if it is no database server or does not run."""
-    try:
-        answer = subprocess.run([path, "--no-defaults", "--version"], capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    version = re.search(r"Ver (\d+\.\d+\.\d+)", answer.stdout)
-    if answer.returncode != 0 or version is None:
-        return None
-    return Program(Path(path), "MariaDB" if "MariaDB" in answer.stdout else "MySQL", version[1])
-
-
-def find_program() -> Program | None:
-    """The server program to use: the one that the variable MARIADBD names, else the first installed usable one."""
-    if named := os.environ.get("MARIADBD"):
-        program = identify(named)
-        if program is None or not program.usable:
-            raise DevError(f"MARIADBD names {named}, which is no MariaDB from 10.6 up and no MySQL from 8.0 up")
-        return program
-    search = os.pathsep.join([os.environ.get("PATH", os.defpath), *PLACES])
-    for name in ("mariadbd", "mysqld"):
-        path = shutil.which(name, path=search)
-        program = identify(path) if path else None
-        if program is not None and program.usable:
-            return program
-    return None
-
-
-def real_mysql() -> Program | None:
-    """A usable MySQL, not MariaDB: what TURNKEEPER_MYSQLD names, else the mysqld of this machine if it is one."""
-    path = os.environ.get("TURNKEEPER_MYSQLD") or shutil.which("mysqld", path=os.environ.get("PATH", os.defpath))
-    program = identify(path) if path else None
-    return program if program is not None and program.flavour == "MySQL" and program.usable else None
-
-
-def ensure_installed() -> Program:
-    """The server program to use, installed first if there is none and we may. Raises NotInstalled."""
-    if sys.platform == "win32":
-        raise NotInstalled("a private database server needs unix sockets and signals, which Windows lacks")
-    program = find_program()
-    if program is None and apt.may_install():
-        try:
-            apt.install(*PACKAGES)
-        except DevError as error:
-            raise NotInstalled(str(error)) from None
-        program = find_program()
-    if program is None:
-        raise NotInstalled(
-            "no MariaDB from 10.6 up and no MySQL from 8.0 up is installed\n"
-            "    Debian, Ubuntu: apt-get install --no-install-recommends mariadb-server-core (as root)\n"
-            "    Fedora: dnf install mariadb-server    macOS: brew install mariadb"
-        )
-    return program
 
 
 class PrivateServer:
@@ -560,46 +456,6 @@ class PrivateServer:
         return True
 
 
-# The servers that this process started, with their words: to be reaped when they end.
-CHILDREN: dict[int, tuple[subprocess.Popen[bytes], list[str]]] = {}
-
-
-def command_line(pid: int) -> list[str]:
-    """The words with which a process was started; empty if there is no such process or it is dead."""
-    child = CHILDREN.get(pid)
-    if child is not None and child[0].poll() is None:
-        return child[1]  # right after its start the system does not know them yet
-    CHILDREN.pop(pid, None)
-    if sys.platform == "linux":
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "surrogateescape").split("\0")
-        except OSError:
-            return []
-    answer = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return re.split(r" (?=--)", answer.stdout.strip())  # a space within a path is not followed by two dashes
-
-
-def other_processes() -> list[int]:
-    """All process ids of this machine that we can learn of cheaply."""
-    if sys.platform != "linux":
-        return []
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def has_ended(pid: int) -> bool:
-    """Whether a process is over, perhaps not yet reaped by its parent. Its command line is gone a little earlier."""
-    child = CHILDREN.get(pid)
-    if child is not None:
-        return child[0].poll() is not None
-    if sys.platform == "linux":
-        try:
-            return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(") ")[2][:1] in ("Z", "X")
-        except OSError:
-            return True
-    answer = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return answer.stdout.strip()[:1] in ("", "Z")
-
-
 def may_enter(account: pwd.struct_passwd, folder: Path) -> bool:
     """Whether an account can walk down to `folder`, as far as the permission bits tell."""
     if sys.platform == "win32":
@@ -637,15 +493,3 @@ def account_statements(passwords: dict[str, str]) -> list[str]:
         statements.append(f"GRANT ALL ON `{escaped}`.* TO '{USER}'@'{host}';")
     statements.append(f"ALTER USER 'root'@'localhost' IDENTIFIED BY '{passwords['root']}';")
     return statements
-
-
-def system_tables(program: Program) -> list[Path]:
-    """The SQL that ships with MariaDB and makes its own tables. Raises DevError when it is not there."""
-    prefix = program.path.resolve().parent.parent
-    folders = [prefix / "share" / "mariadb", prefix / "share" / "mysql", prefix / "share"]
-    for folder in (*folders, Path("/usr/share/mariadb"), Path("/usr/share/mysql")):
-        for family in ("mariadb", "mysql"):
-            paths = [folder / f"{family}_{part}.sql" for part in SYSTEM_TABLES]
-            if all(path.is_file() for path in paths):
-                return paths
-    raise DevError(f"{program.path} has no mariadb_system_tables.sql near it: its package is incomplete")

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from dev import configuration, mariadb
+from dev import configuration, mariadb_program
 from dev.common import say
 from dev.processes import become
 
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 
 def on_real_mysql(pytest: list[str], environ: dict[str, str]) -> int:
     """What touches the tables once more, on MySQL itself where there is one; its exit status, 0 where there is none."""
-    program = mariadb.real_mysql()
+    program = mariadb_program.real_mysql()
     if os.environ.get("TEST_DATABASE_URL") or program is None:
         say(
             "Not tried on real MySQL: set TURNKEEPER_MYSQLD to a mysqld from 8.0 up, and leave TEST_DATABASE_URL unset."
@@ -54,6 +54,6 @@ def on_real_mysql(pytest: list[str], environ: dict[str, str]) -> int:
 def need_a_server() -> None:
     """Install the server that the tests start one of their own of. Where that fails, they decide what to skip."""
     try:
-        mariadb.ensure_installed()
-    except mariadb.NotInstalled as error:
+        mariadb_program.ensure_installed()
+    except mariadb_program.NotInstalled as error:
         say(f"Tests that need a database will not run unless Docker does: {error}\n    or set TEST_DATABASE_URL")

@@ -27,7 +27,7 @@ import memory
 from config import Settings
 from db import Database
 from dev.database import IMAGE, use_container
-from dev.mariadb import NotInstalled
+from dev.mariadb_program import NotInstalled
 from errors import NotFound, TurnConflict
 from memory import History, Message, Place, delete_conversation, fit, load_history, save_turn
 from run import new_run_id

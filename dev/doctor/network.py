@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dev import apt, configuration, mariadb
+from dev import apt, configuration, mariadb_program
 from dev.doctor.case import Case, Finding, fail, ok
 from dev.doctor.files import shown
 
@@ -72,7 +72,7 @@ def no_database_yet(case: Case) -> Finding:
         found = "the private server is not running; `python3 -m dev up` starts it"
         hints.append("To look further now: `python3 -m dev db start`, then this again.")
         return Finding("warn", found, tuple(hints), ends=True)
-    program = None if sys.platform == "win32" else mariadb.find_program()
+    program = None if sys.platform == "win32" else mariadb_program.find_program()
     if program is not None:
         way = f"makes a private one with {program.name}"
     elif apt.may_install():

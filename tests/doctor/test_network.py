@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import db
-from dev import mariadb
+from dev import mariadb_program
 from dev.mariadb import PrivateServer
 from tests.conftest import free_port
 from tests.support.examination import Examine, examine_copy
@@ -57,7 +57,7 @@ def test_what_answers_is_no_database(examine: Examine, monkeypatch: pytest.Monke
 
 def test_the_private_server_is_used_when_no_other_is_configured(checkout: Path) -> None:
     server = PrivateServer(checkout / ".local" / "mariadb")
-    if mariadb.find_program() is None:
+    if mariadb_program.find_program() is None:
         pytest.skip("no MariaDB is installed")
     report = examine_copy(checkout, DB_USER="me")
     report.assert_warns("network", "no database yet; `python3 -m dev up` makes", "Set DB_HOST or DB_SOCKET, too")
