@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -16,13 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from idempotency import fingerprint_of
 from problems import as_chat_error, check_length, language_of
 from runtime import Caller, Runtime
-from stream import EVENT_HEADERS, EventStream
-from turn import Question, Replayed, Turn
+from turn import Question, Turn
 
 from .given import Given, read_messages, read_tools
 from .names import IdempotencyKey, conversation_in_header
-from .refusals import ERRORS, Refused, as_json, check_sendable, error_of, refuse_others
-from .told import COMMENT, REPLAYED, Underway, begin, event, facts_of
+from .refusals import ERRORS, Refused, check_sendable, error_of, refuse_others
+from .told import COMMENT, Underway, event, facts_of, tell
 
 NOTHING_ELSE: dict[str, tuple[Any, ...]] = {  # what would change the answer's meaning, with what asks for nothing
     "n": (1,),
@@ -90,19 +90,8 @@ def add_completions(router: APIRouter, runtime: Runtime, caller: Caller) -> None
         """Answer the messages, or the last one in a stored conversation. With `stream`, chunks and then `[DONE]`."""
         name = conversation_in_header(conversation)
         asked = understood(runtime, body, owner, name, key if name is not None else None, language_of(request))
-
-        def body_of(turn: Turn) -> str:
-            return as_json(completion_of(asked, turn))
-
-        if not body.stream:
-            turn = await turns.answer(asked.question, body_of)
-            headers = REPLAYED if isinstance(turn, Replayed) else None
-            text = turn.body or body_of(turn) if isinstance(turn, Turn) else turn.body
-            return Response(text, headers=headers, media_type="application/json")
-        begun = await begin(turns, asked.question, body_of)
-        if isinstance(begun, Replayed):
-            return EventStream(repeated(asked, begun.body), headers=EVENT_HEADERS | REPLAYED)
-        return EventStream(chunks(asked, begun), headers=EVENT_HEADERS)
+        whole, live, again = partial(completion_of, asked), partial(chunks, asked), partial(repeated, asked)
+        return await tell(turns, asked.question, bool(body.stream), whole, live, again)
 
 
 def understood(

@@ -6,6 +6,7 @@ unless the caller insists, by `store: true` or by naming a conversation: then it
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -18,15 +19,14 @@ from memory import delete_conversation, get_conversation, messages_of_run
 from problems import check_length, language_of
 from run import new_run_id
 from runtime import Caller, Runtime
-from stream import EVENT_HEADERS, EventStream
-from turn import Question, Replayed, Turn
+from turn import Question
 
 from .given import Given, read_items, read_tools
 from .names import IdempotencyKey, Trail, checked_conversation, conversation_in_header, new_id, trail_of
-from .refusals import ERRORS, PreviousResponseNotFound, Refused, as_json, check_sendable, refuse_others
+from .refusals import ERRORS, PreviousResponseNotFound, Refused, check_sendable, refuse_others
 from .response_bodies import Asked, input_item, response_of, stored_response
 from .response_events import events, repeated
-from .told import REPLAYED, begin
+from .told import tell
 
 NOTHING_ELSE: dict[str, tuple[Any, ...]] = {  # what would change the answer's meaning, with what asks for nothing
     "background": (False,),
@@ -88,19 +88,8 @@ def add_responses(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
         asked = understood(runtime, body, owner, named, key, language_of(request))
         if after:
             asked = replace(asked, question=replace(asked.question, after=after[1]))
-
-        def body_of(turn: Turn) -> str:
-            return as_json(response_of(asked, turn))
-
-        if not body.stream:
-            turn = await turns.answer(asked.question, body_of)
-            headers = REPLAYED if isinstance(turn, Replayed) else None
-            text = turn.body or body_of(turn) if isinstance(turn, Turn) else turn.body
-            return Response(text, headers=headers, media_type="application/json")
-        begun = await begin(turns, asked.question, body_of)
-        if isinstance(begun, Replayed):
-            return EventStream(repeated(begun.body), headers=EVENT_HEADERS | REPLAYED)
-        return EventStream(events(asked, begun), headers=EVENT_HEADERS)
+        whole, live = partial(response_of, asked), partial(events, asked)
+        return await tell(turns, asked.question, bool(body.stream), whole, live, repeated)
 
     add_stored_responses(router, runtime, caller)
 

@@ -1,13 +1,15 @@
-"""A turn told to a client of OpenAI's as it happens: pieces of text, then how it ended."""
+"""A turn told to a client of OpenAI's, whole or as it happens: pieces of text, then how it ended."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi import Response
+
 from errors import ChatError
 from shapes import ChatReply
-from stream import News, Telling
+from stream import EVENT_HEADERS, EventStream, News, Telling
 from turn import BodyOf, Question, Replayed, Turn, Turns
 
 from .refusals import as_json
@@ -47,6 +49,33 @@ class Underway:
             return self.task.result()
         except asyncio.CancelledError:
             raise ChatError from None
+
+
+async def tell(
+    turns: Turns,
+    question: Question,
+    streamed: bool,
+    whole: Callable[[Turn], dict[str, Any]],
+    live: Callable[[Underway], AsyncIterator[str]],
+    again: Callable[[str], AsyncIterator[str]],
+) -> Response:
+    """Answer a question: by its body, which `whole` makes of the turn, or `streamed` by the events of `live`.
+
+    What was answered before is the same body, or the events that `again` makes of it. Raises what the turn raises.
+    """
+
+    def body_of(turn: Turn) -> str:
+        return as_json(whole(turn))
+
+    if not streamed:
+        turn = await turns.answer(question, body_of)
+        headers = REPLAYED if isinstance(turn, Replayed) else None
+        text = turn.body or body_of(turn) if isinstance(turn, Turn) else turn.body
+        return Response(text, headers=headers, media_type="application/json")
+    begun = await begin(turns, question, body_of)
+    if isinstance(begun, Replayed):
+        return EventStream(again(begun.body), headers=EVENT_HEADERS | REPLAYED)
+    return EventStream(live(begun), headers=EVENT_HEADERS)
 
 
 async def begin(turns: Turns, question: Question, body_of: BodyOf) -> Underway | Replayed:
