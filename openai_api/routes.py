@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import Match
 
 from errors import MethodNotAllowed, NotFound
@@ -18,6 +19,15 @@ from .responses import add_responses
 
 BODY_LIMIT = 8 * 1024 * 1024  # a caller's own history comes with each request
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"]
+
+
+class Rest(PathConvertor):
+    """What is left of a path, with line breaks: those of Starlette's `path` end there."""
+
+    regex = r"[\s\S]*"
+
+
+register_url_convertor("rest", Rest())
 
 
 def add_openai(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
@@ -46,7 +56,7 @@ def add_models(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
         """The model that answers where a request names none."""
         return {"object": "list", "data": [model] if name else []}
 
-    @router.get("/v1/models/{model_id:path}", tags=["openai"], responses=ERRORS, dependencies=[Depends(caller)])
+    @router.get("/v1/models/{model_id:rest}", tags=["openai"], responses=ERRORS, dependencies=[Depends(caller)])
     async def get_model(model_id: str) -> dict[str, Any]:
         """The same by its name."""
         if not name or model_id != name:
@@ -59,7 +69,7 @@ def add_elsewhere(router: APIRouter) -> None:
     routes = list(router.routes)
 
     # Every method: a route that takes another one would otherwise never be asked.
-    @router.api_route("/v1/{rest:path}", methods=METHODS, include_in_schema=False)
+    @router.api_route("/v1/{rest:rest}", methods=METHODS, include_in_schema=False)
     async def elsewhere(rest: Annotated[str, "the path below /v1"], request: Request) -> None:
         scope = {"type": "http", "path": f"/v1/{rest}", "method": "", "headers": []}
         there = [route for route in routes if isinstance(route, APIRoute) and route.matches(scope)[0] != Match.NONE]

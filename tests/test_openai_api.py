@@ -751,6 +751,8 @@ def test_items_are_not_written_one_by_one(refusing: TestClient) -> None:
 def test_what_is_not_there_is_said_in_openais_shape(refusing: TestClient) -> None:
     for method, path, status in [
         ("GET", "/v1/none", 404),
+        ("GET", "/v1/models/a%0Ab", 404),
+        ("POST", "/v1/a%0A/b%0D%0A", 404),
         ("POST", "/v1/embeddings", 404),
         ("PUT", "/v1/models", 405),
         ("GET", "/v1/chat/completions", 405),
