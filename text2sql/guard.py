@@ -65,7 +65,9 @@ class Source:
     @property
     def is_open(self) -> bool:
         """It may have columns whose names are not known; all of them may be read where it is no table."""
-        return self.outputs is None or UNNAMED in "".join(self.outputs)
+        if self.outputs is None:
+            return True
+        return self.table is None and any(name.startswith(UNNAMED) for name in self.outputs)
 
     def has(self, name: str) -> bool:
         """Whether it is known to have a column of this name that may be read."""
