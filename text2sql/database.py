@@ -7,6 +7,7 @@ four servers do differently is in one class each: MySQL and MariaDB, PostgreSQL,
 import contextlib
 import hashlib
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -486,8 +487,15 @@ class Kept(Generic[T]):
                 self._value = time.monotonic(), self._read()
             return self._value[1]
 
+    @property
+    def last(self) -> T | None:
+        """What was read last, however long ago; None before that. Reads nothing."""
+        return self._value[1] if self._value else None
+
     def forget(self) -> None:
-        self._value = None
+        """Have it read again: something is not as it was."""
+        if self._value:
+            self._value = -math.inf, self._value[1]
 
 
 class Target:
@@ -558,6 +566,10 @@ class Target:
     def columns(self) -> dict[str, list[ColumnInfo]]:
         """Tables and views with their columns, at most CATALOGUE_S old. Raises the driver's errors."""
         return self._columns.get()
+
+    def columns_so_far(self) -> dict[str, list[ColumnInfo]]:
+        """The same as they were when they were read last; none before that. Asks nobody."""
+        return self._columns.last or {}
 
     def comments(self) -> dict[str, str]:
         """The comments of tables, likewise."""

@@ -13,7 +13,9 @@ from tests.conftest import MakeClient, Store
 from tests.support.scripted_model import ScriptedModel
 from tests.support.waiting import until
 from tests.text2sql.conftest import CASES, AskLibrary, Library
+from text2sql.database import ColumnInfo
 from text2sql.guard import Refused
+from text2sql.policy import Policy, TableRule
 from text2sql.recovery import of_error, of_refusal
 
 
@@ -52,15 +54,33 @@ def test_the_rows_come_back_in_their_own_characters(
 def test_the_model_is_told_the_dialect_and_what_may_be_read(
     service_of: AskLibrary, library: Library, model: ScriptedModel, conversation_id: str
 ) -> None:
-    model.says("Hello.")
-    ask(service_of(library), conversation_id)
-    (request,) = model.requests
+    client = service_of(library)
+
+    def told() -> str:
+        model.says("Hello.")
+        ask(client, conversation_id)
+        return str(model.requests[-1]["messages"][0]["content"])
+
+    until(lambda: "members(id, name, town, joined_at), books(id, title, genre, price, pages)" in told())
+    request = model.requests[-1]
     title = {"mysql": "MySQL", "postgres": "PostgreSQL", "sqlite": "SQLite"}[library.dialect]
-    assert title in request["messages"][0]["content"] and "members, books" in request["messages"][0]["content"]
-    assert "pin" not in request["messages"][0]["content"] and "wages" not in request["messages"][0]["content"]
+    assert title in told() and "pin" not in told() and "wages" not in told()
     described = {tool["function"]["name"]: tool["function"] for tool in request["tools"]}
     assert title in described["run_sql"]["description"]
     assert list(described["run_sql"]["parameters"]["properties"]) == ["sql"]
+
+
+def test_many_columns_are_not_told_beforehand_and_none_are_where_they_are_not_known(in_sqlite: Library) -> None:
+    tools = in_sqlite.tools()
+    assert "Readable tables: members, books, loans" in tools.prompt()
+    tools.look_at_once()
+    assert "members(id, name" in tools.prompt()
+    many = tuple(f"a_column_with_a_long_name_{number}" for number in range(80))
+    file = tools.policy.file
+    wide = file.model_copy(update={"tables": {**file.tables, "books": TableRule(columns=many)}})
+    tools.policy = Policy(wide)
+    tools.target.columns()["books"] = [ColumnInfo(name, "INT", True) for name in many]
+    assert "Readable tables: members, books, loans" in tools.prompt()
 
 
 def test_a_wrong_name_is_corrected_within_the_budget(
