@@ -60,7 +60,8 @@ NAMED: dict[str, frozenset[str]] = {
         st_geomfromtext st_geometryfromtext st_intersects st_latitude st_length st_longitude st_pointfromtext st_srid
         st_within st_x st_y std strcmp subtime sysdate time_format time_to_sec timediff timestamp to_seconds
         uncompressed_length any_value adddate subdate point json_arrayagg json_objectagg unix_timestamp utc_date
-        utc_time utc_timestamp uuid_to_bin bin_to_uuid week weekday yearweek
+        utc_time utc_timestamp uuid_to_bin bin_to_uuid week weekday yearweek json_array json_set json_insert
+        json_replace json_remove json_array_append json_array_insert log10 log2 median to_days
         """.split()
     ),
     "postgres": frozenset(
@@ -77,13 +78,14 @@ NAMED: dict[str, frozenset[str]] = {
         regexp_match regexp_matches regexp_split_to_array regexp_split_to_table row row_to_json rpad rtrim similarity
         statement_timestamp string_to_table strpos timeofday to_date to_hex to_json to_jsonb to_timestamp to_tsquery
         to_tsvector plainto_tsquery transaction_timestamp trim_array trim_scale unistr upper_inf lower_inf
+        jsonb_insert jsonb_pretty jsonb_set log10 sha224 sha256 sha384 sha512
         """.split()
     ),
     "sqlite": frozenset(
         """
-        char date datetime group_concat ifnull iif instr json json_array_length json_each json_patch json_quote
-        json_tree json_valid julianday likely ltrim printf quote rtrim strftime time timediff total unixepoch unlikely
-        zeroblob
+        char date datetime group_concat ifnull iif instr json json_array json_array_length json_each json_insert
+        json_patch json_quote json_remove json_replace json_set json_tree json_valid julianday likely log10 log2
+        ltrim printf quote rtrim strftime time timediff total unixepoch unlikely zeroblob
         """.split()
     ),
 }
@@ -94,6 +96,12 @@ TYPES = frozenset(
     JSONB LONGBLOB LONGTEXT MEDIUMBLOB MEDIUMINT MEDIUMTEXT MONEY NCHAR NUMERIC NVARCHAR REAL SERIAL SET SMALLINT TEXT
     TIME TIMESTAMP TIMESTAMPLTZ TIMESTAMPNTZ TIMESTAMPTZ TIMETZ TINYBLOB TINYINT TINYTEXT UBIGINT UDECIMAL UDOUBLE UINT
     UMEDIUMINT USMALLINT UTINYINT UUID VARBINARY VARCHAR YEAR ARRAY
+    """.split()
+)
+
+CHARSETS = frozenset(
+    """
+    ascii big5 binary euckr gb18030 gb2312 gbk latin1 sjis ucs2 ujis utf16 utf32 utf8 utf8mb3 utf8mb4
     """.split()
 )
 

@@ -43,9 +43,9 @@ SOUGHT: dict[str, tuple[str | int, ...]] = {
 # Short where all that they are made of is, and short whatever they are made of.
 JOINING = "Concat ConcatWs DPipe Paren Upper Lower Trim Cast TryCast Coalesce Collate Substring Left Right Reverse"
 AS_SHORT = frozenset(f"{JOINING} National Introducer Nullif Escape Any All Array Tuple Max Min AnyValue".split())
-NUMBERS = "Add Sub Mul Div IntDiv Mod Neg Count Length Abs Ceil Floor Round Sign Ascii Chr"
+NUMBERS = "Add Sub Mul Div IntDiv Mod Neg Sum Avg Count Length Abs Ceil Floor Round Sign Ascii Chr"
 DATES = "Year Month Day Hour Minute Second Quarter Week DayOfMonth DayOfWeek DayOfYear Dayname Monthname Extract Date"
-ALWAYS_SHORT = frozenset(f"{NUMBERS} {DATES} CurrentDate CurrentTimestamp Null Boolean".split())
+ALWAYS_SHORT = frozenset(f"{NUMBERS} {DATES} CurrentDate CurrentTimestamp Null Boolean get_format char year".split())
 DOUBLING = frozenset(
     """
     Hex LowerHex ToBase64 Encode JSONArray JSONObject JSONFormat quote json_quote quote_ident quote_literal
@@ -55,8 +55,9 @@ DOUBLING = frozenset(
 )
 PUTTING_TOGETHER = frozenset(
     """
-    Concat ConcatWs DPipe Stuff Overlay Format JSONArray JSONObject insert printf sformat json_build_array
-    json_build_object jsonb_build_array jsonb_build_object
+    Concat ConcatWs DPipe Stuff Overlay Format JSONArray JSONObject insert printf sformat json_array json_build_array
+    json_build_object jsonb_build_array jsonb_build_object json_set json_insert json_replace json_array_append
+    json_array_insert json_merge_patch json_merge_preserve json_patch jsonb_set jsonb_insert
     """.split()
 )
 PADDED = frozenset({exp.DType.CHAR, exp.DType.NCHAR, exp.DType.BPCHAR, exp.DType.BIT, exp.DType.BINARY})

@@ -6,11 +6,12 @@ it for years. Ours counts the steps. A statement that people write takes one or 
 
 from typing import Any, ClassVar
 
-from sqlglot import Dialect, Token, exp
+from sqlglot import Dialect, Token, TokenType, exp
 from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.dialects.sqlite import SQLite
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ErrorLevel, SqlglotError
+from sqlglot.generators.mysql import MySQLGenerator
 from sqlglot.generators.sqlite import SQLiteGenerator
 from sqlglot.parser import Parser
 from sqlglot.parsers.mysql import MySQLParser
@@ -20,6 +21,12 @@ from sqlglot.parsers.sqlite import SQLiteParser
 from .refusal import Refused, dialect_hint, first_line, too_complex
 
 MAX_STEPS = 16_000  # of one reading
+
+Table = dict[Any, Any]  # as sqlglot keeps what it does with each name or node
+LOOSE = (exp.Binary, exp.Not, exp.Between, exp.In)  # stands in brackets beside an operator
+AROUND = (exp.Paren, exp.And, exp.Or, exp.Not, exp.Where, exp.Having, exp.Join, exp.Alias, exp.Select)
+
+FLAGS = {"i": "(?i)", "c": "(?-i)"}  # of REGEXP_LIKE, and in the pattern itself
 
 
 class Counted(Parser):
@@ -34,28 +41,113 @@ class Counted(Parser):
         super()._advance(times)
 
 
-class OurMySQL(MySQL):
+def without(functions: Table, names: str) -> Table:
+    """A parser's functions without some: these are taken as they stand, and judged by name."""
+    return {name: build for name, build in functions.items() if name not in names.split()}
+
+
+class MySQLAsWritten(MySQL):
+    """What MySQL and MariaDB both understand."""
+
     class Parser(Counted, MySQLParser):
-        pass
+        FUNCTIONS: ClassVar[Table] = without(
+            MySQLParser.FUNCTIONS,
+            "LOG10 LOG2 CONVERT_TZ MEDIAN TO_DAYS UTC_DATE UTC_TIME UTC_TIMESTAMP "
+            "JSON_SET JSON_REMOVE JSON_ARRAY_APPEND JSON_ARRAY_INSERT",
+        )
+        FUNCTION_PARSERS: ClassVar[Table] = {
+            **MySQLParser.FUNCTION_PARSERS,
+            "GET_FORMAT": lambda self: self._parse_get_format(),
+        }
+        LAMBDAS: ClassVar[Table] = {}
+
+        def _parse_get_format(self) -> exp.Expr:
+            """GET_FORMAT(DATE, 'USA'): the first is a word."""
+            word = self._parse_var(any_token=True, upper=True)
+            self._match(TokenType.COMMA)
+            return exp.Anonymous(this="GET_FORMAT", expressions=[word, self._parse_disjunction()])
+
+        def _parse_interval(self, require_interval: bool = True, parse_function_unit: bool = True) -> Any:
+            """INTERVAL(x, 1, 2), which is a function, beside INTERVAL 1 DAY."""
+            index = self._index
+            if self._match(TokenType.INTERVAL) and self._match(TokenType.L_PAREN):
+                given = self._parse_csv(self._parse_disjunction)
+                if len(given) > 1 and self._match(TokenType.R_PAREN):
+                    return exp.Anonymous(this="INTERVAL", expressions=given)
+            self._retreat(index)
+            return super()._parse_interval(require_interval, parse_function_unit)
+
+    class Generator(MySQLGenerator):
+        TRANSFORMS: ClassVar[Table] = {
+            **MySQLGenerator.TRANSFORMS,
+            exp.JSONExtractScalar: lambda self, node: self.func(  # MariaDB has no ->> either
+                "JSON_UNQUOTE", exp.JSONExtract(this=node.this.copy(), expression=node.expression.copy())
+            ),
+            exp.RegexpLike: lambda self, node: self.regexp(node),
+        }
+
+        def regexp(self, node: exp.RegexpLike) -> str:
+            """`x REGEXP y`, for MariaDB has no REGEXP_LIKE; in brackets wherever it was a function's call."""
+            flag, pattern = node.args.get("flag"), node.expression
+            if flag and flag.name not in FLAGS:
+                return self.func("REGEXP_LIKE", node.this, pattern, flag)
+            if flag:
+                pattern = exp.Concat(expressions=[exp.Literal.string(FLAGS[flag.name]), pattern.copy()])
+            left, right = (
+                f"({self.sql(side)})" if isinstance(side, LOOSE) else self.sql(side) for side in (node.this, pattern)
+            )
+            text = f"{left} REGEXP {right}"
+            return text if isinstance(node.parent, AROUND) else f"({text})"
 
 
-class OurPostgres(Postgres):
+class PostgresAsWritten(Postgres):
     class Parser(Counted, PostgresParser):
-        pass
+        FUNCTIONS: ClassVar[Table] = {
+            **without(
+                PostgresParser.FUNCTIONS,
+                "TO_HEX LOG10 DATE_PART REGEXP_LIKE SHA224 SHA256 SHA384 SHA512 JSONB_SET JSONB_PRETTY",
+            ),
+            "ALL": lambda args: exp.All(this=args[0]),
+        }
+        FUNCTION_PARSERS: ClassVar[Table] = without(PostgresParser.FUNCTION_PARSERS, "DATE_PART")
+        PLACEHOLDER_PARSERS: ClassVar[Table] = {
+            **PostgresParser.PLACEHOLDER_PARSERS,
+            TokenType.PARAMETER: lambda self: exp.Abs(this=self._parse_term()),  # @ -5
+        }
+        LAMBDAS: ClassVar[Table] = {TokenType.FARROW: PostgresParser.LAMBDAS[TokenType.FARROW]}
+
+        def _parse_unnest(self, with_alias: bool = True) -> exp.Unnest | None:
+            """WITH ORDINALITY AS t(x, n): the last name is a column like others."""
+            node = super()._parse_unnest(with_alias)
+            alias = node.args.get("alias") if node else None
+            if node and alias and isinstance(number := node.args.get("offset"), exp.Identifier):
+                alias.append("columns", number)
+                node.set("offset", True)
+            return node
 
 
-class OurSQLite(SQLite):
+class SQLiteAsWritten(SQLite):
     class Parser(Counted, SQLiteParser):
-        pass
+        FUNCTIONS: ClassVar[Table] = without(
+            SQLiteParser.FUNCTIONS, "LOG10 LOG2 JSON_SET JSON_REMOVE JSON_INSERT JSON_REPLACE"
+        )
+        LAMBDAS: ClassVar[Table] = {}
+
+        def _parse_term(self, parse_mod: bool = True) -> exp.Expr | None:
+            return super()._parse_term()  # in LIMIT too, where some write 10 % for a share of the rows
 
     class Generator(SQLiteGenerator):
-        TRANSFORMS: ClassVar[dict[Any, Any]] = {
+        TRANSFORMS: ClassVar[Table] = {
             **SQLiteGenerator.TRANSFORMS,
             exp.IntDiv: lambda self, node: self.binary(node, "DIV"),  # which SQLite does not have
         }
 
 
-DIALECTS: dict[str, type[Dialect]] = {"mysql": OurMySQL, "postgres": OurPostgres, "sqlite": OurSQLite}
+DIALECTS: dict[str, type[Dialect]] = {
+    "mysql": MySQLAsWritten,
+    "postgres": PostgresAsWritten,
+    "sqlite": SQLiteAsWritten,
+}
 
 
 def words(sql: str, dialect: str) -> list[Token]:
@@ -79,7 +171,7 @@ def read(sql: str, dialect: str) -> list[exp.Expr | None]:
 def write(tree: exp.Expr, dialect: str) -> str:
     """The text of a tree, without comments. Raises Refused."""
     try:
-        return tree.sql(dialect=DIALECTS[dialect], comments=False, copy=True)
+        return tree.sql(dialect=DIALECTS[dialect], comments=False, copy=True, unsupported_level=ErrorLevel.RAISE)
     except RecursionError:
         raise
     except Exception as error:

@@ -18,7 +18,7 @@ from typing import Any
 import sqlglot
 from sqlglot import TokenType, exp
 
-from .allowed import FUNCTIONS, NAMED, NODES, PARTS, TYPES
+from .allowed import CHARSETS, FUNCTIONS, NAMED, NODES, PARTS, TYPES
 from .bounds import check_texts
 from .dialects import read, words, write
 from .policy import Policy, Readable, near
@@ -34,6 +34,7 @@ MAX_SUBSCRIPTS = 60  # each copies all that stands before it
 CATALOGS = frozenset("information_schema performance_schema mysql sys pg_catalog pg_toast sqlite_master".split())
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of what is refused here anyway
 TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
+NAMES = {TokenType.IDENTIFIER, TokenType.VAR}
 CONTROL = {chr(code) for code in (*range(32), 127)} - set("\t\n\r")
 
 
@@ -136,6 +137,7 @@ def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
             check.query(tree, (), {})
             if write(tree, dialect) == text:
                 check.no_hidden_words(text, tree)
+                check_nothing_lost(sql, text, dialect)
                 check_texts(tree, dialect)
                 return Checked(text, tuple(sorted(check.tables)))
             text, tree = written_plainly(tree, dialect)  # it may say more than the tree before: that is judged too
@@ -159,6 +161,16 @@ def written_plainly(tree: exp.Expr, dialect: str) -> tuple[str, exp.Expr]:
             return text, again[0]
         text = same
     raise not_in_one_way()
+
+
+def check_nothing_lost(sql: str, text: str, dialect: str) -> None:
+    """No text or number was left out, as sqlglot does with some that it does not expect. Raises Refused."""
+    given = [token for token in words(unfenced(sql), dialect) if token.token_type in TEXTS]
+    written = words(text, dialect)
+    kept = "\n".join(token.text for token in written if token.token_type in (*TEXTS, *NAMES)).casefold()
+    lost = [token.text for token in given if token.text.casefold() not in kept]
+    if lost and len(given) > sum(token.token_type in TEXTS for token in written):
+        raise Refused("syntax", f"{lost[0][:60]!r} stands where it means nothing", dialect_hint(sql, dialect))
 
 
 def parse(sql: str, dialect: str) -> exp.Expr:
@@ -236,12 +248,19 @@ def check_nodes(tree: exp.Expr, policy: Policy, dialect: str) -> None:
         elif kind not in NODES:
             raise Refused("structure_not_allowed", f"{kind} is not allowed in a statement", "Send one plain SELECT.")
         check_parts(node, kind)
-        if isinstance(node, exp.DataType) and node.this.name not in TYPES:
+        if isinstance(node, exp.DataType) and not is_listed(node):
             raise Refused("type_not_allowed", f"the type {node.sql(dialect)[:40]} is not allowed")
         if isinstance(node, exp.ByteString):
             plain_string(node, dialect)
         elif isinstance(node, (exp.Literal, exp.Identifier)) and "\0" in node.name:
             raise Refused("syntax", "the statement holds control characters")
+
+
+def is_listed(node: exp.DataType) -> bool:
+    """Whether a type, or the character set of a text, is on its list."""
+    if node.this == exp.DType.CHARACTER_SET:
+        return isinstance(kind := node.args.get("kind"), exp.Var) and kind.name.lower() in CHARSETS
+    return node.this.name in TYPES
 
 
 def check_named(node: exp.Anonymous, more: set[str], dialect: str) -> None:

@@ -177,3 +177,29 @@ SELECT (SELECT LOCATE(t.a, b.title) FROM books b LIMIT 1) FROM (SELECT CONCAT(ti
 SELECT LOCATE((SELECT GROUP_CONCAT(title) FROM books), title) FROM books;
 -- deny too_complex: the same behind the name of a column
 SELECT REPEAT('a', 900) AS title FROM books b HAVING LOCATE(title, 'x') = 0;
+
+-- What the server takes, and gives the same for as for the statement that was sent.
+-- allow: a pattern, in MariaDB too
+SELECT title FROM books WHERE title REGEXP '^The' OR title NOT RLIKE 'a' ORDER BY id;
+-- allow: a pattern beside other operators
+SELECT title REGEXP 'a' + 0, 1 = (title REGEXP 'a'), (title RLIKE 'T') IS NULL, IF(title REGEXP '^T', 1, 2) FROM books ORDER BY id;
+-- allow: a pattern with a flag, in MariaDB too
+SELECT title FROM books WHERE REGEXP_LIKE(title, '^THE', 'i') OR REGEXP_LIKE(title, 'A', 'c');
+-- allow: the order of pinyin
+SELECT name, CONVERT(name USING utf8mb4), CAST(name AS CHAR(1) CHARACTER SET gbk) FROM members ORDER BY CONVERT(name USING gbk);
+-- allow: INTERVAL as a function, and as a time
+SELECT INTERVAL(pages, 100, 200), lent_on + INTERVAL (1 + 1) DAY, lent_on - INTERVAL 1 MONTH FROM loans JOIN books ON books.id = book_id ORDER BY loans.id;
+-- allow: logarithms to the last digit
+SELECT LOG10(pages), LOG2(pages), LOG(2, 8), LOG(10), LN(2) FROM books ORDER BY id;
+-- allow: times of other zones, days, formats
+SELECT CONVERT_TZ(lent_on, '+00:00', '+08:00'), TO_DAYS(lent_on), DATE_FORMAT(lent_on, GET_FORMAT(DATE, 'EUR')), UTC_DATE() IS NULL FROM loans ORDER BY id;
+-- allow: JSON made and changed
+SELECT JSON_ARRAY(1, 'a', NULL), JSON_SET('{"a":1}', '$.a', 2), JSON_REMOVE('{"a":1}', '$.a'), JSON_INSERT('{}', '$.b', 2), JSON_REPLACE('{"b":1}', '$.b', 2);
+-- allow: JSON read
+SELECT JSON_LENGTH(JSON_EXTRACT('{"a":[1,2]}', '$.a')), JSON_UNQUOTE(JSON_EXTRACT('{"a b":"x"}', '$."a b"'));
+-- deny syntax: no comma within a function
+SELECT DATE_SUB(lent_on INTERVAL 7 DAY) FROM loans;
+-- deny syntax: a path that is none
+SELECT JSON_EXTRACT(note, '$[(') FROM loans;
+-- deny syntax: a path behind an arrow that is none
+SELECT note->'$[(' FROM loans;

@@ -153,3 +153,25 @@ SELECT regexp_replace(title, '', repeat('a', 900), 'g') FROM books;
 SELECT strpos('x', v.a) FROM (VALUES ('aaa')) AS v(a);
 -- deny too_complex: a column of LATERAL is looked for
 SELECT strpos('b', x.a) FROM books b, LATERAL (SELECT b.title || b.title AS a) x;
+
+-- What the server takes, and gives the same for as for the statement that was sent.
+-- allow: JSON behind an arrow, within a function
+SELECT json_array_length(j->'l'), json_typeof(j->'l'), to_json(j->>'l') FROM (SELECT CAST('{"l":[1,2]}' AS JSON) AS j) AS d;
+-- allow: JSON behind an arrow, in FROM
+SELECT x FROM (SELECT CAST('{"l":[1,2]}' AS JSON) AS j) AS d, json_array_elements(j->'l') AS x;
+-- allow: logarithms and hexadecimals
+SELECT to_hex(id), log10(price + 1), log(2, 8), log(10) FROM books ORDER BY id;
+-- allow: parts of dates, of each type
+SELECT date_part('year', lent_on), extract(year FROM lent_on) FROM loans ORDER BY id;
+-- allow: digests, JSON written and changed
+SELECT sha256('a'::bytea), jsonb_pretty('{"a":1}'::jsonb), jsonb_set('{"a":1}'::jsonb, '{a}', '2');
+-- allow: none of an array
+SELECT title FROM books WHERE genre <> ALL(ARRAY['novel', 'crime']);
+-- allow: numbered elements
+SELECT t.x, t.n FROM unnest(ARRAY['a', 'b']) WITH ORDINALITY AS t(x, n) ORDER BY n;
+-- allow: an absolute value by its sign
+SELECT @ -5 + 3 AS a, 2 * @ -5 AS b;
+-- deny syntax: a text too many
+SELECT interval '1' 'c' day AS v;
+-- deny syntax: a text too many, without a name
+SELECT interval '1' 'c' day;

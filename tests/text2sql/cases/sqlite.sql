@@ -77,3 +77,19 @@ SELECT trim(title, hex(zeroblob(900))) FROM books;
 SELECT group_concat(title, hex(zeroblob(900))) FROM books;
 -- deny too_complex: a column of a subquery is looked for
 SELECT title LIKE a FROM books, (SELECT title || title AS a FROM books);
+
+-- What the server takes, and gives the same for as for the statement that was sent.
+-- allow: JSON behind an arrow, within a function
+SELECT json_array_length(j->'l'), json_valid(j->>'$.l'), count(j->'t') FROM (SELECT '{"l":[1,2]}' AS j) AS d;
+-- allow: JSON behind an arrow, in FROM
+SELECT e.value FROM (SELECT '{"l":[1,2]}' AS j) AS d, json_each(j->'l') AS e;
+-- allow: JSON made and changed
+SELECT json_array(1, 'a', NULL), json_set('{}', '$.a', 1), json_remove('{"a":1}', '$.a'), json_insert('{}', '$.b', 1), json_replace('{"b":2}', '$.b', 1);
+-- allow: a median
+SELECT AVG(pages) FROM (SELECT pages FROM books ORDER BY pages LIMIT 2 - (SELECT COUNT(*) FROM books) % 2 OFFSET (SELECT (COUNT(*) - 1) / 2 FROM books)) AS middle;
+-- allow: logarithms to the last digit
+SELECT log10(pages), log2(pages), log(2, 8) FROM books ORDER BY id;
+-- deny syntax: no comma within a function
+SELECT substr(title AND -2) FROM books;
+-- deny syntax: a word too many
+SELECT (1, 2) IN (VALUES (1, 2) BY) FROM books;
