@@ -1,0 +1,86 @@
+"""What the names of a statement can mean: sources that stand in a FROM, and the scopes in which they are seen."""
+
+import unicodedata
+from dataclasses import dataclass, field
+
+from .policy import Readable
+
+Origin = tuple[str, str]  # the table and the (casefolded) column that a value comes from unchanged
+Outputs = dict[str, Origin | None]  # the columns of a query, casefolded
+
+
+@dataclass
+class Source:
+    """What stands in a FROM. table: None for anything but a real table. outputs: None where they are not known."""
+
+    name: str
+    table: Readable | None = None
+    outputs: Outputs | None = None
+    tables: frozenset[str] = frozenset()  # real tables behind it
+
+    @property
+    def partial(self) -> bool:
+        return self.table is not None and self.table.partial
+
+    @property
+    def is_open(self) -> bool:
+        """It may have columns whose names are not known; all of them may be read where it is no table."""
+        if self.outputs is None:
+            return True
+        return self.table is None and any(name.startswith(UNNAMED) for name in self.outputs)
+
+    def has(self, name: str) -> bool:
+        """Whether it is known to have a column of this name that may be read."""
+        return name.casefold() in (self.outputs or ())
+
+    def hides(self, name: str) -> bool:
+        """Whether a server might take the name for a hidden column: MySQL takes İ for i."""
+        if self.table is None or not self.table.hidden:
+            return False
+        hidden = self.table.hidden
+        return name.casefold() in hidden or (not self.has(name) and alike(name) in {alike(other) for other in hidden})
+
+
+@dataclass
+class Scope:
+    """The sources that the names of one SELECT can mean, and the names that it gives itself.
+
+    part: the clause that is being checked. merged: what USING and NATURAL make one column of. outer: the sources of
+    queries around it that it speaks of.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    aliases: set[str] = field(default_factory=set)
+    part: str = ""
+    merged: set[str] = field(default_factory=set)
+    outer: list[Source] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Cte:
+    """A query with a name. new_name: what it is called in the text that runs, so that no table can be meant."""
+
+    new_name: str
+    outputs: Outputs | None
+    tables: frozenset[str]
+
+
+Chain = tuple[Scope, ...]  # innermost first
+Known = dict[str, Cte]
+
+UNNAMED = "\n"  # begins the name of a column that has none
+# Columns that every table has although nobody made them.
+PSEUDO = {
+    "mysql": frozenset({"_rowid"}),
+    "postgres": frozenset("ctid oid xmin xmax cmin cmax tableoid".split()),
+    "sqlite": frozenset({"rowid", "_rowid_", "oid"}),
+}
+# The clauses in which a name of the SELECT list stands for its item.
+ALIAS_PARTS = dict.fromkeys(PSEUDO, {"group", "having", "order", "distinct"})
+ALIAS_PARTS["sqlite"] = ALIAS_PARTS["sqlite"] | {"where"}
+
+
+def alike(name: str) -> str:
+    """A name without case and accents: the same for names that some server could take for one."""
+    plain = unicodedata.normalize("NFKD", name)
+    return "".join(character for character in plain if not unicodedata.combining(character)).casefold()
