@@ -225,7 +225,7 @@ class MySQL(Server):
                     "SET SESSION sql_mode=CONCAT_WS(',', IF(FIND_IN_SET('ONLY_FULL_GROUP_BY', @@SESSION.sql_mode), "
                     "'ONLY_FULL_GROUP_BY', NULL), 'STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION'), time_zone='+00:00', "
                     f"lock_wait_timeout={int(limit_s) + 1}, {limit}, "
-                    f"group_concat_max_len=LEAST(@@SESSION.group_concat_max_len, {MAX_GROUP_BYTES})"
+                    f"group_concat_max_len=CAST(LEAST(@@SESSION.group_concat_max_len, {MAX_GROUP_BYTES}) AS UNSIGNED)"
                 )
                 cursor.execute("START TRANSACTION READ ONLY")
         except BaseException:
