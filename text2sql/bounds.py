@@ -16,7 +16,8 @@ from .refusal import Refused
 
 MAX_MADE = 1_000  # characters, or times
 MAX_SOUGHT = 255  # characters of a literal
-MAX_GROWTH = 10_000  # how many times as long as its columns, and its literals of 100 characters, a text may become
+MAX_CHARS = 300_000  # of a text that a statement makes
+COLUMN_CHARS = 100  # what is taken for the length of a text that stands in a table
 
 Stored = Callable[[exp.Column], bool]
 
@@ -81,7 +82,7 @@ def check_texts(tree: exp.Expr, dialect: str, is_stored: Stored | None = None) -
             check_type(node, dialect)
         if isinstance(node, exp.CTE):
             check_recursion(node, stored)
-    if growth(tree, stored) > MAX_GROWTH:
+    if longest(tree, {}) > MAX_CHARS:
         raise Refused("too_complex", "the statement makes texts too long", "Repeat, replace and put together less.")
 
 
@@ -150,7 +151,7 @@ def is_short(node: exp.Expr, stored: Stored) -> bool:
         pattern = node.args.get("format")
         return isinstance(pattern, exp.Expr) and is_short(pattern, stored)
     if isinstance(node, exp.Replace):
-        return factor(node, stored) <= 1 and is_short(node.this, stored)
+        return factor(node) <= 1 and is_short(node.this, stored)
     if name in AS_SHORT:
         parts = [child for child in node.iter_expressions() if not isinstance(child, (exp.DataType, exp.Var))]
         if isinstance(node, exp.Collate):
@@ -159,45 +160,47 @@ def is_short(node: exp.Expr, stored: Stored) -> bool:
     return name in ALWAYS_SHORT
 
 
-# ------------------------------------------------------------------------------------------------- growth
+# ------------------------------------------------------------------------------------------------- length
 
 
-def growth(node: exp.Expr, stored: Stored) -> int:
-    """How many times as long as the texts it is given the longest text of a node may become."""
-    own = max(1, len(node.name) // 100) if isinstance(node, exp.Literal) else 1
-    below = chain = 1
-    for name, value in node.args.items():
-        for child in value if isinstance(value, list) else [value]:
-            if not isinstance(child, exp.Expr):
-                continue
-            grown = growth(child, stored)
-            if name == "with_":
-                chain *= grown
-            elif name in ("from_", "joins", "laterals"):
-                below = max(below, grown)
-            elif isinstance(node, exp.With):
-                own *= grown
-            else:
-                own = max(own, grown)
-    return min(own * below * chain * factor(node, stored), MAX_GROWTH + 1)
-
-
-def factor(node: exp.Expr, stored: Stored) -> int:
-    """How many times as long one function may make a text."""
+def longest(node: exp.Expr, named: dict[str, int]) -> int:
+    """How many characters the longest text of a node may have. named: the same of each CTE, filled in here."""
     name = name_of(node)
-    times = 2 if name in DOUBLING else 1
+    if isinstance(node, exp.Literal):
+        return len(node.name)
+    if isinstance(node, exp.Column):
+        return COLUMN_CHARS
+    if isinstance(node, exp.Table) and node.name.casefold() in named:
+        return named[node.name.casefold()]
+    if name in LENGTHS and not isinstance(node, exp.Repeat):
+        length = part(node, LENGTHS[name])
+        return int(length.unnest().name) if length else MAX_MADE  # which is a number: check_length has looked
+    if isinstance(clause := node.args.get("with_"), exp.With):
+        for cte in clause.expressions:
+            named[cte.alias.casefold()] = longest(cte.this, named)
+    own, below = [1], COLUMN_CHARS
+    for key, value in node.args.items():
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, exp.Expr) and key in ("from_", "joins", "laterals"):
+                below = max(below, longest(child, named))
+            elif isinstance(child, exp.Expr) and key != "with_":
+                own.append(longest(child, named))
+    chars = (sum(own) if name in PUTTING_TOGETHER else max(own)) * factor(node)
+    return min(chars * below // COLUMN_CHARS, MAX_CHARS + 1)
+
+
+def factor(node: exp.Expr) -> int:
+    """How many times as long one function may make the text that it is given."""
+    name = name_of(node)
     if isinstance(node, exp.Repeat):
-        times = int(node.args["times"].name or 1) if isinstance(node.args["times"], exp.Literal) else MAX_MADE
-    elif isinstance(node, (exp.Replace, exp.RegexpReplace)):
+        times = node.args["times"].unnest()
+        return int(times.name) if isinstance(times, exp.Literal) else MAX_MADE
+    if isinstance(node, (exp.Replace, exp.RegexpReplace)):
         sought, new = node.args.get("expression"), node.args.get("replacement")
         length = len(new.name) if isinstance(new, exp.Literal) else MAX_SOUGHT if new is not None else 0
         fixed = len(sought.name) if isinstance(sought, exp.Literal) and isinstance(node, exp.Replace) else 1
-        times = max(1, math.ceil(length / max(1, fixed)))
-    elif name == "export_set":
-        times = 64
-    if puts_together(node):
-        times *= max(1, sum(made_columns(node, stored).values()))
-    return times
+        return max(1, math.ceil(length / max(1, fixed)))
+    return 64 if name == "export_set" else 2 if name in DOUBLING else 1
 
 
 def puts_together(node: exp.Expr) -> bool:
@@ -228,7 +231,7 @@ def check_recursion(cte: exp.CTE, stored: Stored) -> None:
         for node in (node for item in select.expressions for node in item.walk()):
             if puts_together(node):
                 made += made_columns(node, stored)
-            elif factor(node, stored) > 1 and (columns := made_columns(node, stored)):
+            elif factor(node) > 1 and (columns := made_columns(node, stored)):
                 made += columns + columns
         if any(times > 1 for times in made.values()):
             reason = "a recursive query makes a text a multiple of what it was, again and again"
