@@ -11,6 +11,7 @@ import math
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +60,7 @@ class ColumnInfo:
     comment: str = ""
 
 
-class Server:
+class Server(ABC):
     """What a kind of server does in its own way. `url` has a password: it is never shown."""
 
     dialect: ClassVar[str]  # as sqlglot calls it
@@ -69,29 +70,29 @@ class Server:
         self.url = url
         self.schema = schema or self.usual_schema()  # whose tables are meant
 
+    @abstractmethod
     def usual_schema(self) -> str:
         """The schema where the policy names none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def open(self, limit_s: float) -> Any:
         """A new session that may only read, each statement for `limit_s` at most."""
-        raise NotImplementedError
 
+    @abstractmethod
     def rows(self, connection: Any, sql: str) -> Rows:
         """Run a statement, without arguments; names, kinds and rows, which come as they are asked for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self, connection: Any) -> None:
         """End what a session does, from another thread."""
-        raise NotImplementedError
 
     def close(self, connection: Any) -> None:
         """End a session at once, whatever it is doing."""
         connection.close()
 
+    @abstractmethod
     def too_many_rights(self, connection: Any) -> list[str]:
         """What the account may do besides reading."""
-        raise NotImplementedError
 
     def all(self, connection: Any, sql: str) -> list[Sequence[Any]]:
         """Every row of a statement of ours."""
