@@ -81,7 +81,7 @@ class MySQLAsWritten(MySQL):
         TRANSFORMS: ClassVar[Table] = {
             **MySQLGenerator.TRANSFORMS,
             exp.JSONExtractScalar: lambda self, node: self.func(  # MariaDB has no ->> either
-                "JSON_UNQUOTE", exp.JSONExtract(this=node.this.copy(), expression=node.expression.copy())
+                "JSON_UNQUOTE", self.func("JSON_EXTRACT", node.this, node.expression)
             ),
             exp.RegexpLike: lambda self, node: self.regexp(node),
         }

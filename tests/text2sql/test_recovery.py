@@ -110,6 +110,15 @@ def test_what_the_server_refuses_is_told_with_a_hint(
     assert told["code"] == "ambiguous_column" and "alias" in told["hint"] and "'id'" in told["error"]
 
 
+def test_a_pattern_that_is_wrong_can_be_corrected(
+    service_of: AskLibrary, in_mysql: Library, model: ScriptedModel, conversation_id: str
+) -> None:
+    model.asks_for("run_sql", sql="SELECT title FROM books WHERE title REGEXP '['").then_says("Hm.")
+    ask(service_of(in_mysql), conversation_id)
+    (told,) = map(json.loads, observations(model))
+    assert told["code"] == "bad_value" and told["recovery"]["correctable"] is True
+
+
 def test_the_attempt_over_the_budget_ends_the_run_unexecuted(
     service_of: AskLibrary, in_sqlite: Library, model: ScriptedModel, conversation_id: str
 ) -> None:
