@@ -13,7 +13,7 @@ from dev.processes import become
 TABLES = """\
 tests/test_storage.py tests/test_storage_faults.py tests/test_migrations.py tests/idempotency tests/test_runs.py
 tests/test_access.py tests/test_conversations.py tests/test_chat.py tests/test_torture.py
-tests/text2sql/test_catalogue.py""".split()
+tests/text2sql tests/test_sample.py""".split()
 
 
 def main(arguments: list[str]) -> int:

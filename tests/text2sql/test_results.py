@@ -1,13 +1,15 @@
 """What a result looks like: every odd type in a form that the model reads exactly."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from main import build_runtime
-from runs.command import command
+from tests.conftest import ROOT
 from tests.support.scripted_model import ScriptedModel
 from tests.text2sql.conftest import AskLibrary, Library
 from text2sql.database import MySQL, read_url
@@ -207,19 +209,20 @@ def test_a_result_that_the_model_was_given_whole_is_recorded_once(
 
 
 def test_the_run_file_holds_the_whole_result_and_show_shows_it(
-    service_of: AskLibrary, in_sqlite: Library, model: ScriptedModel, few_rows: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    environ = {"TEXT2SQL_URL": in_sqlite.reader, "TEXT2SQL_POLICY": few_rows, "TOOLSETS": "text2sql", "ENV_FILE": ""}
+    in_sqlite: Library, model: ScriptedModel, few_rows: str, tmp_path: Path
+) -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("DB_")}
+    environ |= {"TEXT2SQL_URL": in_sqlite.reader, "TEXT2SQL_POLICY": few_rows, "TOOLSETS": "text2sql", "ENV_FILE": ""}
     environ |= {"API_KEY": "sk-test", "BASE_URL": model.base_url, "DEFAULT_MODEL": "scripted"}
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str) -> str:
+        program = [sys.executable, str(ROOT / "main.py"), *arguments]
+        return subprocess.run(program, env=environ, capture_output=True, encoding="utf-8", check=True).stdout
+
     model.asks_for("run_sql", sql=SQUARES).then_says("27.")
-    file = tmp_path / "run.json"
-    assert command(["ask", "How many?", "--trace-file", str(file)], build_runtime) == 0
-    events = json.loads(file.read_text("utf-8"))["events"]
+    file = str(tmp_path / "run.json")
+    run("ask", "How many?", "--trace-file", file)
+    events = json.loads(Path(file).read_text("utf-8"))["events"]
     (record,) = [event["details"]["record"] for event in events if event["type"] == "tool_result"]
     assert len(json.loads(record)["rows"]) == 27
-    capsys.readouterr()
-    assert command(["show", str(file)], build_runtime) == 0
-    assert f"  the whole result: {record}" in capsys.readouterr().out
+    assert f"  the whole result: {record}" in run("show", file)
