@@ -11,8 +11,8 @@ import ipaddress
 import logging
 import re
 import traceback
-import uuid
 from collections.abc import Callable
+from random import getrandbits
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
@@ -176,7 +176,7 @@ class ProblemRoute(APIRoute):
             bounded = BoundedRequest(request.scope, request.receive)
             bounded.limit = self.body_limit
             given = request.headers.get("x-request-id", "")
-            REQUEST_ID.set(given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else uuid.uuid4().hex)
+            REQUEST_ID.set(given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else f"{getrandbits(128):032x}")
             try:
                 answer: Response = await handler(bounded)
             except Exception as error:

@@ -399,6 +399,8 @@ def is_deeper_than(limit: int, value: Any) -> bool:
     """Whether objects and lists lie within one another more than `limit` times."""
     level = [value]
     for _ in range(limit):
+        if not level:
+            return False
         inner = [list(one.values()) if isinstance(one, dict) else one for one in level if isinstance(one, dict | list)]
         level = [value for values in inner for value in values]
     return any(isinstance(one, dict | list) for one in level)

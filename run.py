@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from random import getrandbits
 from typing import Any, NamedTuple
 
 log = logging.getLogger(__name__)
@@ -40,9 +41,7 @@ LIMITS: dict[str, ToolLimit] = {}  # what toolsets bring; also the name of the s
 def new_run_id() -> str:
     """A UUID of version 7: the time in milliseconds, then chance; ids sort as they were made. Source: RFC 9562."""
     head = time.time_ns() // 1_000_000 << 80
-    return str(
-        uuid.UUID(int=head | 0x7 << 76 | 0x2 << 62 | uuid.uuid4().int & ~(0xFFFF << 76 | 0x3 << 62) & (1 << 76) - 1)
-    )
+    return str(uuid.UUID(int=head | 7 << 76 | getrandbits(12) << 64 | 2 << 62 | getrandbits(62)))  # an id, no secret
 
 
 @dataclass
