@@ -133,9 +133,11 @@ class Columns:
 
     def no_column(self, name: str, sources: list[Source]) -> Refused:
         """The refusal of a column; the same whether it is hidden or not there."""
-        names = [column for source in sources for column in self.columns_of(source)]
-        nearest = near(name, names) or names[:20]
-        hint = f"Near it: {', '.join(nearest)}." if nearest else "Call describe_table for the columns."
+        have = {source.name: self.columns_of(source) for source in sources}
+        nearest = near(name, [column for columns in have.values() for column in columns])
+        hint = f"Near it: {', '.join(nearest)}. " if nearest else ""
+        shown = [f"{table} has {', '.join(columns[:20])}" for table, columns in have.items() if columns]
+        hint += f"{'; '.join(shown[:4])}." if shown else "Call describe_table for the columns."
         return Refused("column_not_allowed", f"there is no readable column {name[:60]}", hint)
 
     def columns_of(self, source: Source) -> list[str]:
