@@ -27,6 +27,13 @@ model      BASE_URL, API_KEY and DEFAULT_MODEL, if configured; otherwise the dem
 sample     with --sample shop, a small shop in the private server, which the model may
            ask in SQL by an account that may only read; python3 -m dev.shop is its SQL"""
 
+WITH = """\
+Run a program in this checkout as the service would run: the same database (shared with
+an `up` that runs), the same model, the same sample, all of it given as settings.
+
+  python3 -m dev with python main.py ask "What is 12 * 8 / 4?"
+  python3 -m dev with --sample shop python -m text2sql sync"""
+
 TEST = """\
 Run the tests. Further arguments go to pytest:
 
@@ -61,6 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
     up.add_argument("--port", type=port_number, default=8000, help="port to serve on (8000); 0: any free one")
     up.add_argument("--host", default="127.0.0.1", help="address to serve on (127.0.0.1, this machine only)")
     up.add_argument("--sample", choices=["shop"], help="load a sample for questions about data")
+    others = command("with", "run another program with the database and the model that `up` would use", WITH)
+    others.add_argument("--sample", choices=["shop"], help="with the sample, too")
+    others.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM …", help="and its arguments")
     test = command("test", "run the tests; further arguments go to pytest", TEST)
     test.add_argument("--all", action="store_true", help="also what is slow or needs rare parts")
     test.add_argument("pytest", nargs="*", metavar="…", help="arguments for pytest; its own help: test -- --help")
@@ -122,6 +132,12 @@ def run(arguments: argparse.Namespace) -> int:
         environment.enter()
         return up.main(arguments.host, arguments.port, arguments.sample)
     environment.enter()
+    if arguments.command == "with":
+        from dev import up
+
+        if not arguments.program:
+            raise DevError('name a program, as in: python3 -m dev with python main.py ask "What is 12 * 8 / 4?"')
+        return up.run(arguments.program, arguments.sample)
     if arguments.command == "check":
         from dev import check
 

@@ -1,4 +1,4 @@
-"""`dev up`: a database, a model and the service, together until Ctrl-C, and none of them afterwards."""
+"""`dev up`, `dev with`: a database, a model and the service or another program, together until it ends."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from types import FrameType
 from urllib.parse import urlsplit
 
@@ -99,16 +100,34 @@ def main(host: str, port: int, sample_name: str | None = None) -> int:
     """Serve, with a sample where one is named. The exit status is the service's own."""
     refuse_busy_port(host, port)
     port = port or ports.any_port(host)
+    return with_family(sample_name, partial(serve, host, port))
+
+
+def run(command: list[str], sample_name: str | None = None) -> int:
+    """Run a program in this checkout as the service would run: its database, its model. Its exit status."""
+    words = [sys.executable, *command[1:]] if command[0] in ("python", "python3") else command
+
+    def go(environ: dict[str, str], family: Family, stack: ExitStack, asked: Mapping[str, str] | None) -> int:
+        prepare(environ, family, stack, asked)
+        try:
+            return exit_status(family.start_service(words, environ).wait())
+        except OSError as error:
+            raise DevError(f"{words[0]} cannot be run: {error.strerror}") from None
+
+    return with_family(sample_name, go)
+
+
+def with_family(sample_name: str | None, work: Callable[..., int]) -> int:
+    """`work(environ, family, stack, asked)` with the settings, and everything stopped that it started."""
     given = configuration.read()
     if sample_name:
         sample.refuse_elsewhere(given)
-    environ = {**DEFAULTS, **given}
     family = Family()
     family.listen()
     with ExitStack() as stack:
         stack.callback(family.close)
         try:
-            return serve(host, port, environ, family, stack, given if sample_name else None)
+            return work({**DEFAULTS, **given}, family, stack, given if sample_name else None)
         finally:
             family.no_more_exceptions()
 
@@ -117,6 +136,20 @@ def serve(
     host: str, port: int, environ: dict[str, str], family: Family, stack: ExitStack, asked: Mapping[str, str] | None
 ) -> int:
     """Start all of it, and wait for the service to end. asked: the user's settings, where a sample is wanted."""
+    label, demo = prepare(environ, family, stack, asked)
+    service = family.start_service(service_command(host, port), environ)
+    if not wait_until_ready(service, host, port) and (number := family.first_signal()):
+        return 128 + number  # told to stop while it was still being loaded, a program ends in any odd way
+    if service.poll() is None:
+        with_sample = asked is not None and "text2sql" in environ.get("TOOLSETS", "")
+        print(report(host, port, label, model_label(environ, demo), with_sample), flush=True)
+    return exit_status(service.wait())
+
+
+def prepare(
+    environ: dict[str, str], family: Family, stack: ExitStack, asked: Mapping[str, str] | None
+) -> tuple[str, bool]:
+    """Have database and model, their settings in `environ`: what the database is, and whether the model is ours."""
     # The model comes up while we see to the database.
     demo = None if configuration.is_set(environ, "BASE_URL", "API_KEY") else start_demo_model(family, environ)
     chosen = database.choose(environ, stack)
@@ -131,13 +164,7 @@ def serve(
     if asked is not None:
         sample.sync_catalogue(environ)
     stack.callback(family.close)  # the service ends before its database
-    service = family.start_service(service_command(host, port), environ)
-    if not wait_until_ready(service, host, port) and (number := family.first_signal()):
-        return 128 + number  # told to stop while it was still being loaded, a program ends in any odd way
-    if service.poll() is None:
-        told = report(host, port, chosen.label, model_label(environ, demo is not None), asked is not None)
-        print(told, flush=True)
-    return exit_status(service.wait())
+    return chosen.label, demo is not None
 
 
 def service_command(host: str, port: int) -> list[str]:
@@ -227,10 +254,12 @@ def report(host: str, port: int, database_label: str, model: str, with_sample: b
     """What was used and what to try."""
     url = f"http://{in_url(reachable(host))}:{port}"
     question = QUESTION_OF_SHOP if with_sample else QUESTION
+    of_sample = ["  sample    the shop, in SQL, by an account that may only read; dev/shop/policy.toml"]
     lines = [
         f"Turnkeeper serves {url}",
         f"  database  {database_label}",
         f"  model     {model}",
+        *(of_sample if with_sample else ()),
         "  log       below, on this terminal (LOG_FORMAT=json or classroom for other forms)",
         f"  docs      {url}/docs",
         f"  try       curl -s {url}/chat -H 'Content-Type: application/json' -d '{question}'",

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from config import Settings
 from db import Database
-from errors import ChatError, ConfigError, TurnkeeperError
+from errors import ChatError, ConfigError, StoreUnavailable, TurnkeeperError
 from logs import configure_logging
 from problems import as_chat_error
 from run import LIMITS, Event
@@ -33,6 +33,7 @@ from .routes import STEPS, TOOL_CALLS, RunRequest
 from .store import as_json, bounded, get_run, record_of
 
 ANSWERED, FAILED, STOPPED_EARLY, INTERRUPTED = 0, 1, 2, 130
+WHENCE = "Settings come from the environment and .env; `python3 -m dev with python main.py …` gives those of `dev up`."
 RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SHOWN_CHARS = 500  # of arguments and results, on the way
 
@@ -97,6 +98,9 @@ def command(arguments: Sequence[str], build: Callable[[Settings], Runtime]) -> i
     except BrokenPipeError:  # who reads us has gone; nothing more can be written, at exit neither
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    except StoreUnavailable:
+        say(f"Error store_unavailable: {place_of_database()} does not answer. {WHENCE}")
+        return FAILED
     except ChatError as error:
         run = f" (run {error.run_id})" if error.run_id else ""
         say(f"Error {error.code}: {error.problem(language())['detail']}{run}")
@@ -109,6 +113,12 @@ def command(arguments: Sequence[str], build: Callable[[Settings], Runtime]) -> i
 def say(line: str) -> None:
     """A line for people."""
     print(visible(line), file=sys.stderr, flush=True)
+
+
+def place_of_database() -> str:
+    """Where the conversations should be, for people."""
+    settings = Settings.from_env()
+    return f"the database {settings.db_name} at {settings.db_socket or f'{settings.db_host}:{settings.db_port}'}"
 
 
 def language() -> str:
@@ -144,6 +154,8 @@ def with_limits(settings: Settings, given: argparse.Namespace) -> Settings:
 def ask(given: argparse.Namespace, build: Callable[[Settings], Runtime]) -> int:
     """Answer one question. Raises ChatError, ConfigError, OSError, KeyboardInterrupt."""
     settings = with_limits(settings_for(given), given)
+    if missing := [name for name in settings.missing_for_model() if name != "DEFAULT_MODEL" or not given.model]:
+        raise ConfigError(f"no model can be asked: {', '.join(missing)} not set. {WHENCE}")
     question = question_of(given, settings.max_message_chars)
     runtime = build(settings)
     if given.trace_file:

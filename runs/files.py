@@ -64,7 +64,10 @@ def run_in(content: bytes, name: str = "this") -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise NotARun(f"{name} is not JSON") from error
     events = found.get("events") if isinstance(found, dict) else None
-    if not isinstance(events, list) or not any(isinstance(one, dict) and is_of_a_run(one) for one in events):
+    ended = isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("run_id", "stop_reason"))
+    if not isinstance(events, list) or not (
+        any(isinstance(one, dict) and is_of_a_run(one) for one in events) or (ended and not events)
+    ):
         raise NotARun(f"{name} holds no record of a run")
     run: dict[str, Any] = found
     return run

@@ -351,6 +351,19 @@ def test_a_stored_run_is_shown_so_that_people_can_read_it(
     assert store.rows("SELECT COUNT(*) FROM runs WHERE run_id = %s", run_id) == [(1,)]
 
 
+def test_a_run_that_ended_before_anything_happened_is_shown_from_its_file(run: Run, tmp_path: Path) -> None:
+    asked = run("ask", "Q", "--conversation", "a", "--trace-file", "run.json", **NO_DATABASE)
+    assert asked.returncode == 1 and "the database" in asked.stderr and "dev with" in asked.stderr
+    assert json.loads((tmp_path / "run.json").read_text("utf-8"))["events"] == []
+    shown = run("show", "run.json")
+    assert (shown.returncode, "store_unavailable" in shown.stdout) == (0, True), shown.stderr
+
+
+def test_without_a_model_the_settings_that_are_missing_are_named(run: Run) -> None:
+    asked = run("ask", "Q", API_KEY="", DEFAULT_MODEL="")
+    assert asked.returncode == 1 and "API_KEY, DEFAULT_MODEL not set" in asked.stderr
+
+
 def test_a_run_is_exported_to_a_file_and_shown_from_it_the_same(
     run_here: Run, model: ScriptedModel, conversation_id: str, tmp_path: Path
 ) -> None:

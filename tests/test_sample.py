@@ -239,6 +239,23 @@ def test_up_with_the_sample_answers_a_question_about_data(checkout: Path) -> Non
         process.communicate(timeout=60)
 
 
+@pytest.mark.skipif(bool(os.environ.get("TEST_DATABASE_URL")), reason="it makes a private server")
+def test_another_program_runs_with_the_database_and_the_model_of_up(checkout: Path) -> None:
+    def run(*command: str) -> "subprocess.CompletedProcess[str]":
+        code = f"import sys; from dev import up; sys.exit(up.run({list(command)!r}))"
+        environment = configuration.for_tests()
+        return subprocess.run(
+            [sys.executable, "-c", code], cwd=checkout, env=environment, capture_output=True, encoding="utf-8"
+        )
+
+    asked = run("python", "main.py", "ask", "请先计算12乘以8,再把结果除以4。", "--conversation", "agent001")
+    assert (asked.returncode, "24" in asked.stdout) == (0, True), asked.stderr
+    assert "24" in run("python", "main.py", "ask", "刚才最终算出来是多少?", "--conversation", "agent001").stdout
+    assert run("python", "-c", "import sys; sys.exit(7)").returncode == 7
+    missing = run("no-such-program")
+    assert "no-such-program cannot be run" in missing.stderr
+
+
 def test_up_with_the_sample_says_what_to_do_where_another_database_is_configured(checkout: Path) -> None:
     process = run_up(checkout, free_port(), DB_HOST="db.example")
     said, _ = process.communicate(timeout=60)

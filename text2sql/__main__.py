@@ -74,8 +74,9 @@ def sync_catalogue(notes_file: str | None, as_json: bool) -> int:
             found = database.call(sync, target, packaged)
         except StoreUnavailable:
             raise ConfigError(
-                "the service's own database (DB_HOST, DB_NAME …) cannot be used, or another sync has long been under "
-                "way: `python3 -m dev doctor` says why, `python3 -m dev migrate` makes its tables"
+                f"the service's own database {settings.db_name} at {settings.db_socket or settings.db_host} cannot be "
+                "used, or another sync has long been under way: set DB_HOST and so on, `python3 -m dev migrate` makes "
+                "its tables; or `python3 -m dev with python -m text2sql sync …` for that of `dev up`"
             ) from None
     for table, column in found.unknown:
         name = f"column {table}.{column}" if column else f"table {table}"
