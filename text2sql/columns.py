@@ -9,11 +9,14 @@ import sqlglot
 from sqlglot import TokenType, exp
 
 from .policy import Policy, near
-from .refusal import Refused
+from .refusal import Refused, too_complex
 from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Origin, Outputs, Scope, Source
 
 TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+MAX_ITEMS = 2_000  # columns of one list, stars written out
 
 
 class Columns:
@@ -91,7 +94,7 @@ class Columns:
                 if having[0].name:
                     node.set("table", exp.to_identifier(having[0].name, quoted=True))
                     return True
-            may_be = bool(having) or own or any(source.is_open for source in scope.sources)
+            may_be = bool(having) or own or any(source.outputs is None for source in scope.sources)
             if may_be:
                 break
         around = [source for scope in chain for source in scope.sources]
@@ -106,9 +109,13 @@ class Columns:
         return may_be and (fold not in PSEUDO[self.dialect] or not any(source.table for source in around))
 
     def reach(self, source: Source, chain: Chain) -> None:
-        """Remember that a query speaks of a source of a query around it."""
-        if source not in chain[0].sources and source not in chain[0].outer:
-            chain[0].outer.append(source)
+        """Remember that a query, and those between, speak of a source of a query around them."""
+        self.reading |= source.tables
+        for scope in chain:
+            if source in scope.sources:
+                return
+            if source not in scope.outer:
+                scope.outer.append(source)
 
     def sources_of(self, name: str, chain: Chain) -> list[Source]:
         """The sources that a name before a dot can mean, the likeliest first. Raises Refused if there is none."""
@@ -170,13 +177,16 @@ class Columns:
             if not any(source.partial for source in sources):
                 items.append(item)
                 continue
-            once = scope.merged if isinstance(item, exp.Star) else set()
-            items += [exp.column(column, quoted=True) for column in sorted(once)]
+            whole = isinstance(item, exp.Star)
+            if whole and scope.merged and any(join.args.get("side") in ("RIGHT", "FULL") for join in joins_of(node)):
+                raise Refused("star_not_allowed", "* is not allowed with this USING", "Name the columns instead of *.")
             for source in sources:
-                items += self.written_out(source, once)
+                items += self.written_out(source, source.joined if whole else frozenset())
+            if len(items) > MAX_ITEMS:
+                raise too_complex("the statement asks for too many columns")
         node.set("expressions", items)
 
-    def written_out(self, source: Source, but: set[str]) -> Iterable[exp.Expr]:
+    def written_out(self, source: Source, but: frozenset[str]) -> Iterable[exp.Expr]:
         """The columns of a source one by one, or its own star where that hides nothing. but: what stands there."""
         columns = self.columns_of(source)
         if source.partial and not columns:
@@ -226,3 +236,9 @@ class Columns:
         if source.outputs is None:
             return source, (source.table.name, fold) if source.table else None
         return source, source.outputs.get(fold)
+
+
+def joins_of(node: exp.Select) -> list[exp.Expr]:
+    """The joins of a SELECT, those in brackets too."""
+    start = node.args.get("from_")
+    return [*(node.args.get("joins") or ()), *(start.find_all(exp.Join) if start else ())]

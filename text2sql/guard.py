@@ -22,6 +22,7 @@ from .refusal import dialect_hint, too_complex
 
 MAX_SQL_CHARS = 20_000
 MAX_NODES = 5_000
+MAX_NAME_BYTES = 63
 MAX_TOKENS = 8_000
 MAX_DEPTH, MAX_BRACKETS = 60, 6  # of (…) and of […]
 MAX_SUBSCRIPTS = 60  # each copies all that stands before it
@@ -164,6 +165,8 @@ def check_nodes(tree: exp.Expr, policy: Policy, dialect: str) -> None:
             raise Refused("type_not_allowed", f"the type {node.sql(dialect)[:40]} is not allowed")
         if isinstance(node, exp.ByteString):
             plain_string(node, dialect)
+        elif isinstance(node, exp.Identifier) and dialect == "postgres" and len(node.name.encode()) > MAX_NAME_BYTES:
+            raise Refused("syntax", f"a name has more than {MAX_NAME_BYTES} bytes", "PostgreSQL cuts it: shorten it.")
         elif isinstance(node, (exp.Literal, exp.Identifier)) and "\0" in node.name:
             raise Refused("syntax", "the statement holds control characters")
 

@@ -1,13 +1,13 @@
 """The guard's judgement of joins: where the policy lists them, tables meet by these and in no other way."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sqlglot import exp
 
 from .columns import Columns
 from .refusal import Refused
-from .sources import Chain, Origin, Scope, Source
+from .sources import Chain, Found, Origin, Scope, Source
 
 
 class Joins(Columns):
@@ -47,6 +47,18 @@ class Joins(Columns):
             text = f"{left[0]}.{left[1]} = {right[0]}.{right[1]}"
             raise Refused("join_not_allowed", f"the join {text} is not allowed", self.join_hint({left[0], right[0]}))
 
+    def check_sets(self, node: exp.SetOperation, left: Found, right: Found) -> None:
+        """INTERSECT and EXCEPT compare the rows of two queries. Raises Refused."""
+        if self.joins is None or isinstance(node, exp.Union) or left[1] == right[1] or not (left[1] and right[1]):
+            return
+        columns = list((left[0] or {}).values()), list((right[0] or {}).values())
+        if len(columns[0]) != len(columns[1]) or not columns[0] or None in (*columns[0], *columns[1]):
+            tables = f"{', '.join(sorted(left[1]))} with {', '.join(sorted(right[1]))}"
+            raise Refused("join_not_allowed", f"{tables}: not by plain columns", self.join_hint(left[1] | right[1]))
+        for mine, other in zip(*columns, strict=True):
+            if mine and other:
+                self.check_pair(mine, other)
+
     def join_hint(self, tables: Iterable[str]) -> str:
         """The allowed joins of these tables."""
         wanted = set(tables)
@@ -62,13 +74,13 @@ class Joins(Columns):
         if where := node.args.get("where"):
             conditions.append(where.this)
         pairs: list[tuple[Source | None, Source | None]] = []
-        for condition in conditions:
-            for part in condition.flatten() if isinstance(condition, exp.And) else [condition]:
-                part = part.unnest() if part is not None else None
-                if isinstance(part, (exp.EQ, exp.NullSafeEQ)):
-                    (a, left), (b, right) = self.origin(part.this, here), self.origin(part.expression, here)
-                    if left and right:
-                        pairs.append((a, b))
+        for part in (part for condition in conditions for part in conjuncts(condition)):
+            if isinstance(part, (exp.EQ, exp.NullSafeEQ)):
+                (a, left), (b, right) = self.origin(part.this, here), self.origin(part.expression, here)
+                if left and right:
+                    pairs.append((a, b))
+        reading = [source for source in (*scope.sources, *outer) if source.tables]
+        pairs += [(a, b) for a in reading for b in reading if a.tables <= b.tables]  # a table and itself
         pairs += self.using_pairs(joins, scope)
         for a, b in pairs:
             touched = [group for group in groups if id(a) in group or id(b) in group]
@@ -87,7 +99,7 @@ class Joins(Columns):
             for column in join.args.get("using") or ():
                 fold = self.name(column).casefold()
                 having = [s for s in scope.sources if s.outputs is None or fold in s.outputs]
-                for other in having[1:]:
+                for other in (other for other in having[1:] if other.tables and having[0].tables):
                     left, right = (
                         (s.outputs or {}).get(fold) or (s.table.name if s.table else "", fold)
                         for s in (having[0], other)
@@ -97,12 +109,22 @@ class Joins(Columns):
         return pairs
 
 
+def conjuncts(condition: exp.Expr | None) -> Iterator[exp.Expr]:
+    """What has to hold together, brackets taken off."""
+    inner = condition.unnest() if condition is not None else None
+    if isinstance(inner, exp.And):
+        yield from conjuncts(inner.this)
+        yield from conjuncts(inner.expression)
+    elif inner is not None:
+        yield inner
+
+
 def compared_query(node: exp.Expr) -> exp.Expr | None:
-    """The query of `x IN (SELECT …)` and `x = ANY (SELECT …)`."""
+    """The query of `x IN (SELECT …)`, `x = ANY (SELECT …)` and `x = ANY (ARRAY(SELECT …))`."""
     if isinstance(node, exp.In):
         return node.args.get("query")
     inner = node.args.get("expression") if isinstance(node, exp.Binary) else None
     inner = inner.this if isinstance(inner, (exp.Any, exp.All)) else None
-    while isinstance(inner, exp.Paren):
-        inner = inner.this
+    while isinstance(inner, exp.Paren) or (isinstance(inner, exp.Array) and len(inner.expressions) == 1):
+        inner = inner.this if isinstance(inner, exp.Paren) else inner.expressions[0]
     return inner if isinstance(inner, exp.Query) else None

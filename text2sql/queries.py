@@ -7,7 +7,7 @@ from sqlglot import exp
 from .joins import Joins
 from .policy import Readable, near
 from .refusal import Refused, dialect_hint
-from .sources import Chain, Cte, Known, Outputs, Scope, Source
+from .sources import Chain, Cte, Found, Known, Outputs, Scope, Source
 
 CTE_NAME = re.compile(r"^cte\d+_")  # what a CTE is called in text that was written here before
 CATALOGS = frozenset("information_schema performance_schema mysql sys pg_catalog pg_toast sqlite_master".split())
@@ -22,8 +22,10 @@ class Check(Joins):
         if isinstance(node, exp.Select):
             return self.select(node, chain, known)
         if isinstance(node, exp.SetOperation):
-            outputs = self.query(node.this, chain, known)
-            self.query(node.expression, chain, known)
+            left = self.query_and_tables(node.this, chain, known)
+            right = self.query_and_tables(node.expression, chain, known)
+            self.check_sets(node, left, right)
+            outputs = common(left[0], right[0])
         elif isinstance(node, exp.Subquery):
             if node.args.get("order") and isinstance(node.unnest(), exp.Select):
                 # Servers take it for the SELECT's own: it would see all columns of its tables.
@@ -45,7 +47,7 @@ class Check(Joins):
             raise Refused("structure_not_allowed", "joins behind brackets are not allowed here", "Write a SELECT.")
         return outputs
 
-    def query_and_tables(self, node: exp.Expr, chain: Chain, known: Known) -> tuple[Outputs | None, frozenset[str]]:
+    def query_and_tables(self, node: exp.Expr, chain: Chain, known: Known) -> Found:
         """The columns of a query, and the tables behind it."""
         before, self.reading = self.reading, frozenset()
         outputs = self.query(node, chain, known)
@@ -62,15 +64,27 @@ class Check(Joins):
         for cte in clause.expressions:
             name, alias = self.name(cte.args["alias"].this), cte.args["alias"]
             self.ctes += 1
-            new_name = f"cte{self.ctes}_{CTE_NAME.sub('', name)}"[:60]
+            short = CTE_NAME.sub("", name).encode()[:40].decode("utf-8", "ignore")
+            new_name = f"cte{self.ctes}_{short}"
             columns = [self.name(column) for column in alias.args.get("columns") or ()]
             below = dict(known)
             if clause.args.get("recursive"):
-                below[name] = Cte(new_name, dict.fromkeys(map(str.casefold, columns)) if columns else None, frozenset())
+                names, reads = (
+                    (None, frozenset[str]()) if self.joins is None else self.beginning(cte.this, chain, known)
+                )
+                named = columns or list(names or ())
+                below[name] = Cte(new_name, dict.fromkeys(map(str.casefold, named)) if named else None, reads)
             outputs, reads = self.query_and_tables(cte.this, chain, below)
             known[name] = Cte(new_name, renamed(outputs, columns), reads)
             alias.set("this", exp.to_identifier(new_name, quoted=True))
         return known
+
+    def beginning(self, node: exp.Expr, chain: Chain, known: Known) -> Found:
+        """What a recursive query begins with: what it reads of itself is of these tables too."""
+        inner = node.unnest()
+        if self.joins is None or not isinstance(inner, exp.Union):
+            return None, frozenset()
+        return self.query_and_tables(inner.this, chain, known)
 
     def select(self, node: exp.Select, chain: Chain, known: Known) -> Outputs | None:
         """Check one SELECT: its sources first, then everything that speaks of them."""
@@ -82,6 +96,8 @@ class Check(Joins):
             self.source(lateral, scope, chain, known, joins)
         self.join_sources(node, scope, chain, known, joins)
         here = (scope, *chain)
+        for looking in scope.looking:
+            self.look_around(looking, scope)
         scope.aliases = {self.name(item.args["alias"]).casefold() for item in node.expressions if item.alias}
         scope.merged = self.merged(joins, scope)
         self.expand_stars(node, scope)
@@ -101,7 +117,9 @@ class Check(Joins):
         """The sources that are joined to a FROM or to a table in brackets."""
         for join in node.args.get("joins") or ():
             joins.append(join)
+            at = len(scope.sources)
             self.source(join.this, scope, chain, known, joins)
+            scope.sources[at].joined = frozenset(self.name(c).casefold() for c in join.args.get("using") or ())
 
     def source(self, node: exp.Expr, scope: Scope, chain: Chain, known: Known, joins: list[exp.Expr]) -> None:
         """Add what stands in a FROM to its scope."""
@@ -194,17 +212,31 @@ class Check(Joins):
         called = self.name(alias.this) if alias and alias.this else ""
         columns = [self.name(column) for column in alias.args.get("columns") or ()] if alias else []
         outputs: Outputs | None = None
-        tables: frozenset[str] = frozenset()
         if isinstance(inner, exp.Query):
             outputs, tables = self.query_and_tables(inner, here if isinstance(node, exp.Lateral) else here[1:], known)
-        elif isinstance(inner, exp.Unnest):
-            for child in inner.expressions:
-                self.expression(child, here, known)
         else:
-            self.expression(inner, here, known)
+            before, self.reading = self.reading, frozenset()
+            for child in inner.expressions if isinstance(inner, exp.Unnest) else [inner]:
+                self.expression(child, here, known)
+            tables, self.reading = self.reading, before | self.reading
+        if isinstance(node, exp.Lateral) or not isinstance(inner, exp.Query):
+            here[0].looking.append(inner)
         if columns and outputs is None:
             outputs = dict.fromkeys(map(str.casefold, columns))
         return Source(called, None, renamed(outputs, columns), tables)
+
+    def look_around(self, node: exp.Expr, scope: Scope) -> None:
+        """Nothing in a FROM may mean a column that a source beside it hides: some servers look to the right as well."""
+        for column in node.find_all(exp.Column):
+            name, table = self.name(column.this), self.name(column.args["table"]) if column.table else ""
+            for source in scope.sources:
+                if isinstance(column.this, exp.Star) or (not table and source.name.casefold() == name.casefold()):
+                    if source.name.casefold() in (table.casefold(), name.casefold()):
+                        self.whole_row(source)
+                elif not table and source.hides(name):
+                    raise self.no_column(name, [source])
+                elif table and source.name.casefold() == table.casefold():
+                    self.look_up(name, [source])
 
     def expression(self, node: exp.Expr, chain: Chain, known: Known) -> None:
         """Check everything below a node that is no source."""
@@ -235,6 +267,15 @@ class Check(Joins):
                 raise self.no_column(column, scope.sources)
         if isinstance(on := node.args.get("on"), exp.Expr):
             self.expression(on, here, known)
+
+
+def common(left: Outputs | None, right: Outputs | None) -> Outputs | None:
+    """The columns of two queries put below one another, with the origins that they share."""
+    if left is None:
+        return None
+    others = list((right or {}).values())
+    same = [at < len(others) and origin == others[at] for at, origin in enumerate(left.values())]
+    return {name: origin if kept else None for (name, origin), kept in zip(left.items(), same, strict=True)}
 
 
 def renamed(outputs: Outputs | None, columns: list[str]) -> Outputs | None:

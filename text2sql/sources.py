@@ -2,21 +2,29 @@
 
 import unicodedata
 from dataclasses import dataclass, field
+from functools import lru_cache
+
+from sqlglot import exp
 
 from .policy import Readable
 
 Origin = tuple[str, str]  # the table and the (casefolded) column that a value comes from unchanged
 Outputs = dict[str, Origin | None]  # the columns of a query, casefolded
+Found = tuple[Outputs | None, frozenset[str]]  # the columns of a query, and the tables behind it
 
 
-@dataclass
+@dataclass(eq=False)
 class Source:
-    """What stands in a FROM. table: None for anything but a real table. outputs: None where they are not known."""
+    """What stands in a FROM. table: None for anything but a real table. outputs: None where they are not known.
+
+    joined: the columns that its own USING makes one with those before it.
+    """
 
     name: str
     table: Readable | None = None
     outputs: Outputs | None = None
     tables: frozenset[str] = frozenset()  # real tables behind it
+    joined: frozenset[str] = frozenset()
 
     @property
     def partial(self) -> bool:
@@ -38,7 +46,7 @@ class Source:
         if self.table is None or not self.table.hidden:
             return False
         hidden = self.table.hidden
-        return name.casefold() in hidden or (not self.has(name) and alike(name) in {alike(other) for other in hidden})
+        return name.casefold() in hidden or (not self.has(name) and alike(name) in all_alike(hidden))
 
 
 @dataclass
@@ -46,7 +54,7 @@ class Scope:
     """The sources that the names of one SELECT can mean, and the names that it gives itself.
 
     part: the clause that is being checked. merged: what USING and NATURAL make one column of. outer: the sources of
-    queries around it that it speaks of.
+    queries around it that it speaks of. looking: what stands in the FROM itself and speaks of other sources there.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -54,6 +62,7 @@ class Scope:
     part: str = ""
     merged: set[str] = field(default_factory=set)
     outer: list[Source] = field(default_factory=list)
+    looking: list[exp.Expr] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -80,7 +89,14 @@ ALIAS_PARTS = dict.fromkeys(PSEUDO, {"group", "having", "order", "distinct"})
 ALIAS_PARTS["sqlite"] = ALIAS_PARTS["sqlite"] | {"where"}
 
 
+@lru_cache(maxsize=4096)
 def alike(name: str) -> str:
     """A name without case and accents: the same for names that some server could take for one."""
     plain = unicodedata.normalize("NFKD", name)
     return "".join(character for character in plain if not unicodedata.combining(character)).casefold()
+
+
+@lru_cache(maxsize=256)
+def all_alike(names: frozenset[str]) -> frozenset[str]:
+    """The same of many."""
+    return frozenset(map(alike, names))

@@ -167,6 +167,47 @@ def test_a_hidden_column_is_refused_wherever_it_stands(dialect: str, place: str)
         assert "pin" not in refused.value.hint.replace("Near it", "")
 
 
+def test_stars_that_ask_for_too_many_columns_are_refused() -> None:
+    columns = tuple(f"c{number}" for number in range(300))
+    policy = parse_policy({"tables": {"wide": {"hide": ["c0"]}}}).with_catalogue({"wide": columns})
+    with pytest.raises(Refused) as refused:
+        check_statement(f"SELECT {', '.join(['wide.*'] * 1_000)} FROM wide", policy, "mysql")
+    assert refused.value.code == "too_complex"
+
+
+ROUND_ABOUT = [
+    *[
+        (dialect, sql)
+        for dialect in DIALECTS
+        for sql in (
+            "SELECT e.name, (SELECT m.town FROM members m WHERE m.name = (SELECT e.name)) AS t FROM emp e",
+            "SELECT (SELECT m.town FROM members m WHERE m.name = (SELECT e.name FROM emp x LIMIT 1)) FROM emp e",
+            "SELECT name FROM emp INTERSECT SELECT name FROM members",
+            "SELECT name FROM emp EXCEPT SELECT CONCAT(name, '') FROM members",
+            "SELECT 1 FROM emp e WHERE EXISTS (SELECT e.name INTERSECT SELECT m.name FROM members m)",
+            "WITH RECURSIVE r(n) AS (SELECT id FROM books "
+            "UNION ALL SELECT -l.id FROM r JOIN loans l ON l.book_id = r.n) SELECT n FROM r",
+            "SELECT 1 FROM members m JOIN (SELECT id FROM books UNION SELECT member_id FROM loans) x ON x.id = m.id",
+        )
+    ],
+    ("postgres", "SELECT 1 FROM members m, unnest(ARRAY(SELECT e.name FROM emp e)) AS u(n) WHERE u.n = m.name"),
+    ("postgres", "SELECT 1 FROM members m WHERE m.name = ANY(ARRAY(SELECT e.name FROM emp e))"),
+    (
+        "sqlite",
+        "SELECT 1 FROM members m JOIN json_each((SELECT json_group_array(name) FROM emp)) AS u ON u.value = m.name",
+    ),
+    ("mysql", "SELECT 1 FROM members m, LATERAL (SELECT CONCAT(m.name, '') v) t WHERE t.v IN (SELECT name FROM emp)"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "sql"), ROUND_ABOUT)
+def test_a_join_that_is_not_listed_is_refused_whatever_it_looks_like(dialect: str, sql: str) -> None:
+    policy = policy_of(dialect, joins=("loans.member_id = members.id", "loans.book_id = books.id"))
+    with pytest.raises(Refused) as refused:
+        check_statement(sql, policy, dialect)
+    assert refused.value.code == "join_not_allowed", refused.value.reason
+
+
 def test_a_star_is_written_out_where_the_policy_lists_the_columns() -> None:
     tables = {"people": {"columns": ["id", "name"]}}
     policy = parse_policy({"tables": tables}).with_catalogue({"people": ("id", "name")})
@@ -190,6 +231,12 @@ def test_only_listed_joins_are_allowed_and_named_in_the_refusal() -> None:
         "SELECT 1 FROM members m WHERE EXISTS (SELECT 1 FROM loans l WHERE l.member_id = m.id AND l.id > m.id)",
         "SELECT title FROM books b WHERE price > (SELECT AVG(x.price) FROM books x WHERE x.genre = b.genre)",
         "SELECT title FROM books WHERE price > (SELECT AVG(id) FROM members)",
+        "SELECT 1 FROM loans l JOIN books b ON (b.id = l.book_id AND b.price > 10)",
+        "SELECT 1 FROM loans l, books b WHERE (b.id = l.book_id AND (b.price > 10))",
+        "SELECT b.title, b.price / t.total FROM books b CROSS JOIN (SELECT SUM(price) AS total FROM books) t",
+        "SELECT x.d FROM members m, LATERAL (SELECT l.lent_on AS d FROM loans l WHERE l.member_id = m.id LIMIT 1) x",
+        "WITH RECURSIVE t AS (SELECT id FROM books WHERE id = 1 UNION ALL "
+        "SELECT b.id FROM books b JOIN t ON b.id = t.id + 1) SELECT id FROM t",
     ):
         check_statement(sql, policy, "mysql")
     for sql in (

@@ -125,8 +125,8 @@ SELECT genre AS kind, COUNT(*) AS n FROM books GROUP BY kind HAVING COUNT(*) > 0
 SELECT q.title, q.twice FROM (SELECT title, price * 2 AS twice, pages + 1 FROM books) q;
 -- allow: a name of the inner query that a table outside hides
 SELECT name FROM members WHERE id IN (SELECT x.n FROM (SELECT 1 AS n, 'a' AS pin) x WHERE x.pin = 'a');
--- allow: one column of two, and a star beside it
-SELECT * FROM members m JOIN emp e USING (name) UNION ALL SELECT name, id, town, joined_at FROM members;
+-- allow: one column of two, and stars beside it
+SELECT b.*, x.* FROM books b JOIN (SELECT 1 AS id, 2 AS twice) x USING (id);
 -- deny column_not_allowed: a name that the list gives, in a condition
 SELECT name, 1 AS pin FROM members WHERE pin = 'SECRET-1';
 -- deny column_not_allowed: a text that is taken for the name of a column
@@ -143,3 +143,9 @@ SELECT id FROM books b JOIN loans l ON l.book_id = b.id;
 SELECT 1 FROM books JOIN loans USING (title);
 -- deny syntax: what is read and cannot be written down as SQL
 SELECT name LATERAL FROM members;
+-- deny column_not_allowed: a name that nobody has, beside a query with a column without a name
+SELECT nobody FROM books, (SELECT 1 + 1) AS o;
+-- allow: three tables, two of them joined by USING
+SELECT * FROM open_loans o JOIN loans l USING (id) JOIN members m ON m.id = l.member_id;
+-- deny star_not_allowed: a star over USING whose values may come from the right
+SELECT * FROM emp e RIGHT JOIN members m USING (name);

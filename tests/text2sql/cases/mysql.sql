@@ -203,3 +203,9 @@ SELECT DATE_SUB(lent_on INTERVAL 7 DAY) FROM loans;
 SELECT JSON_EXTRACT(note, '$[(') FROM loans;
 -- deny syntax: a path behind an arrow that is none
 SELECT note->'$[(' FROM loans;
+-- deny column_not_allowed: a function that looks to the right
+SELECT b.x FROM (SELECT 1+1) AS a RIGHT JOIN JSON_TABLE(JSON_ARRAY(pin), '$[*]' COLUMNS(x VARCHAR(20) PATH '$')) AS b ON TRUE RIGHT JOIN members ON TRUE;
+-- deny column_not_allowed: the same with the table before it
+SELECT (SELECT b.x FROM JSON_TABLE(JSON_ARRAY(m.pin), '$[*]' COLUMNS(x VARCHAR(20) PATH '$')) AS b RIGHT JOIN members AS m ON TRUE LIMIT 1) FROM (SELECT 'x' AS pin) AS m;
+-- deny column_not_allowed: LATERAL that looks to the right
+SELECT x.v FROM (SELECT 1+1) AS a RIGHT JOIN LATERAL (SELECT pin AS v) AS x ON TRUE RIGHT JOIN members ON TRUE;

@@ -175,3 +175,7 @@ SELECT @ -5 + 3 AS a, 2 * @ -5 AS b;
 SELECT interval '1' 'c' day AS v;
 -- deny syntax: a text too many, without a name
 SELECT interval '1' 'c' day;
+-- deny syntax: a name that the server cuts, so that it is an alias
+SELECT xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx2 FROM members AS xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx1, (SELECT 1+1) AS o;
+-- allow: a long name in Chinese for a CTE
+WITH 借借借借借借借借借借借借借借借借借借借借 AS (SELECT id FROM books) SELECT COUNT(*) AS n FROM 借借借借借借借借借借借借借借借借借借借借;

@@ -93,3 +93,7 @@ SELECT log10(pages), log2(pages), log(2, 8) FROM books ORDER BY id;
 SELECT substr(title AND -2) FROM books;
 -- deny syntax: a word too many
 SELECT (1, 2) IN (VALUES (1, 2) BY) FROM books;
+-- deny column_not_allowed: a function that looks to the right
+SELECT b.value FROM (SELECT 1+1) AS a, json_each(json_array(pin)) AS b JOIN members;
+-- deny column_not_allowed: the same with the table before it
+SELECT (SELECT b.value FROM json_each(json_array(m.pin)) AS b JOIN members AS m) FROM (SELECT 'x' AS pin) AS m;
