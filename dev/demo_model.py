@@ -161,8 +161,13 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "这要查数据库，而这次没有提供 run_sql 工具。用 python3 -m dev up --sample shop 启动，就有样例数据可问。",
         "That is in a database, and no run_sql tool is offered to me here. `python3 -m dev up --sample shop` has one.",
     ),
+    "draft": (
+        "演示模型不会描述表：请设置 BASE_URL、API_KEY 和 DEFAULT_MODEL。",
+        "The demo model describes no tables: set BASE_URL, API_KEY and DEFAULT_MODEL.",
+    ),
     "no_time": ("查不到现在的时间，工具的回答是：{}", "The time is not to be had. The tool answered: {}"),
 }
+DRAFT = "You draft the description of one database table"  # how the catalogue of Text2SQL begins
 # Answers of ours whose numbers are no results.
 NO_RESULT_IN = ("BASE_URL", "算不出来", "could not be calculated", "现在的时间是", "The time is")
 
@@ -174,6 +179,8 @@ def say(turn: Turn, key: str, *values: object) -> str:
 def decide(messages: Sequence[Json], tools: Sequence[Json]) -> Reply:
     """The reply to a transcript: asks for a tool call, or answers."""
     turn = turn_of(messages)
+    if any(message["role"] == "system" and DRAFT in str(message.get("content")) for message in messages):
+        return Reply(say(turn, "draft"))
     plan = words.read_arithmetic(turn.question)
     if plan is not None and (plan.plain or not plan.needs_earlier or result_in(turn.history)):
         return calculate(turn, plan, tools)

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
+from text2sql.routes import DRAFT
+
 ROOT = Path(__file__).resolve().parents[1]
+
 Json = dict[str, Any]
 Call = tuple[float, float, str]
 
@@ -422,3 +425,10 @@ def test_a_port_that_is_taken_is_named(port: int) -> None:
     command = [sys.executable, "-m", "dev.demo_model", "--port", str(port)]
     second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=10, env=os.environ, check=False)
     assert second.returncode == 1 and f"127.0.0.1:{port}" in second.stderr
+
+
+def test_a_table_is_not_described_and_that_is_said(port: int) -> None:
+    for question, said in (('{"table": "orders 12 * 8"}', "describes no tables"), ('{"table": "订单"}', "不会描述表")):
+        messages = [{"role": "system", "content": DRAFT.format(language="English")}]
+        _, completion = post(port, {"model": "demo", "messages": [*messages, {"role": "user", "content": question}]})
+        assert said in completion["choices"][0]["message"]["content"]
