@@ -381,7 +381,7 @@ def test_a_sync_that_cannot_be_carried_out_says_why_and_exits_with_2(
     fails("tables.orders.note: ", "--notes", str(bad))
     fails("tables.orders.colums: ", "--notes", str(bad))
     fails("TEXT2SQL_URL is not set", TEXT2SQL_URL="")
-    fails("dev doctor", DB_PASSWORD="wrong")
+    fails("cannot be used", DB_PASSWORD="wrong")
     fails("cannot be read", TEXT2SQL_URL=shop.url.replace("/shop", "/none").replace("商店", "none"))
     empty = tmp_path / "empty.db"
     sqlite3.connect(empty).close()
