@@ -84,7 +84,7 @@ NAMED: dict[str, frozenset[str]] = {
     "sqlite": frozenset(
         """
         char date datetime group_concat ifnull iif instr json json_array json_array_length json_each json_insert
-        json_patch json_quote json_remove json_replace json_set json_tree json_valid julianday likely log10 log2
+        json_quote json_remove json_replace json_set json_tree json_valid julianday likely log10 log2
         ltrim printf quote rtrim strftime time timediff total unixepoch unlikely zeroblob
         """.split()
     ),

@@ -2,12 +2,12 @@
 
 No server stops in the middle of a text function: searching some megabytes for some megabytes takes hours that no limit
 and no KILL ends, and in SQLite these are hours of our own process. So what makes a text long says how long by a small
-number, and what is looked for is a short literal or what stands in a table.
+number, and what is looked for is a short literal or what stands in a table. Nor may a text that was gathered from rows,
+or in a recursion, be what a function compares each part with each: patterns, arrays, JSON paths and shapes.
 """
 
 import math
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from sqlglot import exp
@@ -16,7 +16,11 @@ from .refusal import Refused
 
 MAX_MADE = 1_000  # characters, or times
 MAX_SOUGHT = 255  # characters of a literal
+MAX_TOGETHER = 5_000  # characters of all that is looked for
 MAX_CHARS = 300_000  # of a text that a statement makes
+MAX_COMPARED = 20_000  # of one that a function compares each part with each of
+MAX_SHAPE = 1_000  # of the text of a shape
+CHARACTER_BYTES = 4  # at most, of one character
 COLUMN_CHARS = 100  # what is taken for the length of a text that stands in a table
 
 Stored = Callable[[exp.Column], bool]
@@ -41,24 +45,49 @@ SOUGHT: dict[str, tuple[str | int, ...]] = {
     **dict.fromkeys("regexp_instr regexp_like regexp_match regexp_matches".split(), (1,)),
     **dict.fromkeys("regexp_split_to_array regexp_split_to_table".split(), (1,)),
 }
+# What each function compares part by part, and how long that may be where the statement made it.
+COMPARED: dict[str, tuple[str | int, ...]] = {
+    **dict.fromkeys("RegexpLike RegexpILike SimilarTo RegexpCount RegexpExtract RegexpExtractAll".split(), ("this",)),
+    **dict.fromkeys("RegexpInstr RegexpReplace RegexpSplit RegexpSubstr JSONExists JSONValue".split(), ("this",)),
+    **{"JSONTable": ("this",)},
+    **dict.fromkeys("ArrayOverlaps ArrayContainsAll".split(), ("this", "expression")),
+    **dict.fromkeys("regexp_instr regexp_like regexp_match regexp_matches regexp_split_to_array".split(), (0,)),
+    **dict.fromkeys("regexp_split_to_table jsonb_path_exists jsonb_path_query".split(), (0,)),
+    **dict.fromkeys("jsonb_path_query_array jsonb_path_query_first json_value json_query json_exists".split(), (0,)),
+    **dict.fromkeys("json_overlaps json_contains json_merge_patch json_merge_preserve".split(), (0, 1, 2, 3)),
+}
+SHAPES = frozenset("st_geomfromtext st_geometryfromtext st_pointfromtext".split())
+GATHERING = frozenset(
+    """
+    GroupConcat ArrayAgg JSONArrayAgg JSONObjectAgg JSONBObjectAgg group_concat string_agg json_agg jsonb_agg
+    json_arrayagg json_objectagg
+    """.split()
+)
 # Short where all that they are made of is, and short whatever they are made of.
 JOINING = "Concat ConcatWs DPipe Paren Upper Lower Trim Cast TryCast Coalesce Collate Substring Left Right Reverse"
-AS_SHORT = frozenset(f"{JOINING} National Introducer Nullif Escape Any All Array Tuple Max Min AnyValue".split())
-NUMBERS = "Add Sub Mul Div IntDiv Mod Neg Sum Avg Count Length Abs Ceil Floor Round Sign Ascii Chr"
+QUERIES = "to_tsquery plainto_tsquery"
+ARITHMETIC = "Add Sub Mul Div IntDiv Mod Neg Sum Avg Abs Ceil Floor Round"
+AS_SHORT = frozenset(
+    f"{JOINING} {QUERIES} {ARITHMETIC} National Introducer Nullif Escape Any All Array Tuple Max Min AnyValue".split()
+)
+NUMBERS = "Count Length Sign Ascii Chr"
+NUMERIC = frozenset(f"{ARITHMETIC} {NUMBERS}".split())
 DATES = "Year Month Day Hour Minute Second Quarter Week DayOfMonth DayOfWeek DayOfYear Dayname Monthname Extract Date"
 ALWAYS_SHORT = frozenset(f"{NUMBERS} {DATES} CurrentDate CurrentTimestamp Null Boolean get_format char year".split())
 DOUBLING = frozenset(
     """
     Hex LowerHex ToBase64 Encode JSONArray JSONObject JSONFormat quote json_quote quote_ident quote_literal
     quote_nullable to_json to_jsonb row_to_json json_build_array json_build_object jsonb_build_array
-    jsonb_build_object json_pretty json_array json_object
+    jsonb_build_object json_pretty json_array json_object JSONArrayAgg JSONObjectAgg JSONBObjectAgg json_agg jsonb_agg
+    json_arrayagg json_objectagg array_to_json
     """.split()
 )
 PUTTING_TOGETHER = frozenset(
     """
     Concat ConcatWs DPipe Stuff Overlay Format JSONArray JSONObject insert printf sformat json_array json_build_array
     json_build_object jsonb_build_array jsonb_build_object json_set json_insert json_replace json_array_append
-    json_array_insert json_merge_patch json_merge_preserve json_patch jsonb_set jsonb_insert
+    json_array_insert json_merge_patch json_merge_preserve jsonb_set jsonb_insert row Tuple Array ArrayConcat
+    ArrayAppend ArrayPrepend
     """.split()
 )
 PADDED = frozenset({exp.DType.CHAR, exp.DType.NCHAR, exp.DType.BPCHAR, exp.DType.BIT, exp.DType.BINARY})
@@ -67,6 +96,7 @@ PADDED = frozenset({exp.DType.CHAR, exp.DType.NCHAR, exp.DType.BPCHAR, exp.DType
 def check_texts(tree: exp.Expr, dialect: str, is_stored: Stored | None = None) -> None:
     """No text function works for hours. is_stored: is this column one of a real table? Raises Refused."""
     stored = is_stored or of_plain_tables(tree)
+    compared: list[tuple[exp.Expr, exp.Expr, int]] = []
     for node in tree.walk():
         name = name_of(node)
         if name in LENGTHS:
@@ -75,15 +105,37 @@ def check_texts(tree: exp.Expr, dialect: str, is_stored: Stored | None = None) -
             check_format(node, part(node, FORMATS[name]))
         for place in SOUGHT.get(name, ()):
             sought = part(node, place)
-            if sought is not None and not is_short(sought, stored):
+            if sought is not None and not (is_short(sought, stored) and longest(sought, {}) <= MAX_TOGETHER):
                 reason = f"what {said(node)} looks for may be at most {MAX_SOUGHT} characters, or a column of a table"
                 raise Refused("too_complex", reason, "Write a short literal there, or a column of a table.")
+        places = (0,) if name in SHAPES else COMPARED.get(name, ())
+        parts = [text for place in places if (text := part(node, place)) is not None]
+        compared += [(node, text, MAX_SHAPE if name in SHAPES else MAX_COMPARED) for text in parts]
         if isinstance(node, exp.DataType):
             check_type(node, dialect)
         if isinstance(node, exp.CTE):
             check_recursion(node, stored)
-    if longest(tree, {}) > MAX_CHARS:
+    chars = longest(tree, {})
+    if chars > MAX_CHARS:
         raise Refused("too_complex", "the statement makes texts too long", "Repeat, replace and put together less.")
+    plain = chars <= MAX_COMPARED and not gathers(tree)
+    for node, text, most in compared:
+        if not ((plain or is_short(text, stored)) and longest(text, {}) <= most):
+            reason = f"what {said(node)} works on may not be gathered from rows, nor have more than {most} characters"
+            raise Refused("too_complex", reason, "Give it a column of a table.")
+
+
+def gathers(tree: exp.Expr) -> bool:
+    """Whether a statement makes texts or arrays whose length its rows decide."""
+    clauses = [clause for clause in tree.find_all(exp.With) if clause.args.get("recursive")]
+    if any(puts_together(node) for clause in clauses for node in clause.walk()):
+        return True
+    return any(name_of(node) in GATHERING or is_array_of_rows(node) for node in tree.walk())
+
+
+def is_array_of_rows(node: exp.Expr) -> bool:
+    """ARRAY(SELECT …)."""
+    return isinstance(node, exp.Array) and any(isinstance(item.unnest(), exp.Query) for item in node.expressions)
 
 
 def name_of(node: exp.Expr) -> str:
@@ -127,8 +179,7 @@ def check_type(node: exp.DataType, dialect: str) -> None:
     """No type fills texts up to a great length. Raises Refused."""
     fills = node.this in PADDED and (dialect == "postgres" or node.this == exp.DType.BINARY)
     fills = fills or isinstance(node.parent, exp.WeightString)
-    sizes = [int(size.name) for size in node.expressions if size.name.isdecimal() and len(size.name) < 10]
-    if fills and any(size > MAX_MADE for size in sizes):
+    if fills and size_of(node) > MAX_MADE:
         raise Refused("too_complex", f"a text may be filled up to {MAX_MADE} characters", "Cast to a shorter type.")
 
 
@@ -136,7 +187,7 @@ def is_short(node: exp.Expr, stored: Stored) -> bool:
     """Whether what is looked for cannot be a long text that the statement made."""
     name = name_of(node)
     if isinstance(node, exp.Literal):
-        return not node.is_string or len(node.name) <= MAX_SOUGHT
+        return len(node.name) <= MAX_SOUGHT and (node.is_string or bool(re.fullmatch(r"[\d.]+", node.name)))
     if isinstance(node, exp.Column):
         return stored(node)
     if isinstance(node, (exp.Case, exp.If)):
@@ -147,6 +198,10 @@ def is_short(node: exp.Expr, stored: Stored) -> bool:
         return is_short(node.this, stored)
     if isinstance(node, exp.Select):
         return len(node.expressions) == 1 and is_short(node.expressions[0].unalias(), stored)
+    if isinstance(node, exp.Cast) and not is_short_cast(node, stored):
+        return False
+    if is_array_of_rows(node):
+        return False
     if isinstance(node, (exp.TimeToStr, exp.ToChar)):
         pattern = node.args.get("format")
         return isinstance(pattern, exp.Expr) and is_short(pattern, stored)
@@ -158,6 +213,25 @@ def is_short(node: exp.Expr, stored: Stored) -> bool:
             parts = [node.this]
         return all(is_short(child, stored) for child in parts)
     return name in ALWAYS_SHORT
+
+
+def is_short_cast(node: exp.Cast, stored: Stored) -> bool:
+    """Whether a type neither fills a text up nor writes a great number out."""
+    kind = node.to
+    if kind.this in PADDED and size_of(kind) > MAX_SOUGHT:
+        return False
+    if kind.this not in exp.DataType.NUMERIC_TYPES or kind.this in exp.DataType.INTEGER_TYPES or kind.expressions:
+        return True
+    given = node.this.unnest()
+    if isinstance(given, exp.Literal):
+        return "e" not in given.name.lower()
+    return isinstance(given, exp.Column) or name_of(given) in NUMERIC
+
+
+def size_of(kind: exp.DataType) -> int:
+    """The length that a type states, 0 where it states none."""
+    sizes = [int(size.name) for size in kind.expressions if size.name.isdecimal() and len(size.name) < 10]
+    return max(sizes, default=0)
 
 
 # ------------------------------------------------------------------------------------------------- length
@@ -178,7 +252,8 @@ def longest(node: exp.Expr, named: dict[str, int]) -> int:
     if isinstance(clause := node.args.get("with_"), exp.With):
         for cte in clause.expressions:
             named[cte.alias.casefold()] = longest(cte.this, named)
-    own, below = [1], COLUMN_CHARS
+    fills = isinstance(node, exp.Cast) and node.to.this in PADDED
+    own, below = [min(size_of(node.args["to"]), MAX_MADE) if fills else 1], COLUMN_CHARS
     for key, value in node.args.items():
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, exp.Expr) and key in ("from_", "joins", "laterals"):
@@ -200,25 +275,21 @@ def factor(node: exp.Expr) -> int:
         length = len(new.name) if isinstance(new, exp.Literal) else MAX_SOUGHT if new is not None else 0
         fixed = len(sought.name) if isinstance(sought, exp.Literal) and isinstance(node, exp.Replace) else 1
         return max(1, math.ceil(length / max(1, fixed)))
+    if isinstance(node, exp.Cast) and node.to.this == exp.DType.CHARACTER_SET:
+        return CHARACTER_BYTES
     return 64 if name == "export_set" else 2 if name in DOUBLING else 1
 
 
 def puts_together(node: exp.Expr) -> bool:
-    """Whether a node, and none around it in its query, makes one text of several."""
+    """Whether a node, and none around it in what its query selects, makes one text of several."""
     if name_of(node) not in PUTTING_TOGETHER:
         return False
     above = node.parent
-    while above is not None and not isinstance(above, exp.Query):
+    while above is not None and not isinstance(above, exp.CTE):
         if name_of(above) in PUTTING_TOGETHER:
             return False
         above = above.parent
     return True
-
-
-def made_columns(node: exp.Expr, stored: Stored) -> Counter[str]:
-    """How often each column that is not one of a table stands in a node, its subqueries left out."""
-    inside = node.walk(prune=lambda part: isinstance(part, exp.Query) and part is not node)
-    return Counter(part.name.casefold() for part in inside if isinstance(part, exp.Column) and not stored(part))
 
 
 def check_recursion(cte: exp.CTE, stored: Stored) -> None:
@@ -226,16 +297,53 @@ def check_recursion(cte: exp.CTE, stored: Stored) -> None:
     name = cte.alias.casefold()
     if not any(table.name.casefold() == name for table in cte.this.find_all(exp.Table)):
         return
+    still = unchanging(cte, stored)
+    sources = [source for select in cte.this.find_all(exp.Select) for source in sources_of(select)]
+    read = [source for source in sources if isinstance(source, exp.Table) and source.name.casefold() == name]
+    own = {source.alias_or_name.casefold() for source in read}
+    own -= {source.alias_or_name.casefold() for source in sources if source not in read}
+
+    def growing(node: exp.Expr) -> int:
+        columns = [column for column in node.find_all(exp.Column) if not stored(column)]
+        return sum(column.table.casefold() not in own or column.name.casefold() not in still for column in columns)
+
     for select in cte.this.find_all(exp.Select):
-        made: Counter[str] = Counter()
-        for node in (node for item in select.expressions for node in item.walk()):
-            if puts_together(node):
-                made += made_columns(node, stored)
-            elif factor(node) > 1 and (columns := made_columns(node, stored)):
-                made += columns + columns
-        if any(times > 1 for times in made.values()):
-            reason = "a recursive query makes a text a multiple of what it was, again and again"
-            raise Refused("too_complex", reason, "Use each text of it once.")
+        for item in select.expressions:
+            times = sum(growing(node) for node in item.walk() if puts_together(node))
+            grown = [node for node in item.walk() if factor(node) > 1 or name_of(node) in GATHERING]
+            if times > 1 or any(map(growing, grown)):
+                reason = "a recursive query makes a text a multiple of what it was, again and again"
+                raise Refused("too_complex", reason, "Use one text of it, and that once.")
+
+
+def unchanging(cte: exp.CTE, stored: Stored) -> set[str]:
+    """The columns of a recursive query that are numbers, short, or handed on as they are, in each of its branches."""
+    name, branches = cte.alias.casefold(), branches_of(cte.this)
+    names = [column.name.casefold() for column in cte.args["alias"].args.get("columns") or ()]
+    names = names or [item.alias_or_name.casefold() for branch in branches[:1] for item in branch.expressions]
+    still: set[str] = set()
+    for place, column in enumerate(names):
+        for branch in branches:
+            sources = [source for source in sources_of(branch) if isinstance(source, exp.Table)]
+            own = {source.alias_or_name.casefold() for source in sources if source.name.casefold() == name}
+            value = branch.expressions[place].unalias() if place < len(branch.expressions) else None
+            handed_on = isinstance(value, exp.Column) and value.table.casefold() in own
+            if value is None or not (
+                (handed_on and value.name.casefold() == column) or name_of(value) in NUMERIC or is_short(value, stored)
+            ):
+                break
+        else:
+            still.add(column)
+    return still if len(names) == len(set(names)) else set()
+
+
+def branches_of(query: exp.Expr) -> list[exp.Select]:
+    """The SELECTs that a set operation puts one below the other."""
+    if isinstance(query, exp.SetOperation):
+        return branches_of(query.this) + branches_of(query.expression)
+    if isinstance(query, exp.Subquery):
+        return branches_of(query.this)
+    return [query] if isinstance(query, exp.Select) else []
 
 
 # ------------------------------------------------------------------------------------------------- columns of tables

@@ -153,6 +153,38 @@ SELECT regexp_replace(title, '', repeat('a', 900), 'g') FROM books;
 SELECT strpos('x', v.a) FROM (VALUES ('aaa')) AS v(a);
 -- deny too_complex: a column of LATERAL is looked for
 SELECT strpos('b', x.a) FROM books b, LATERAL (SELECT b.title || b.title AS a) x;
+-- deny too_complex: a long number is looked for
+SELECT strpos((SELECT string_agg(repeat('0', 1000), '') FROM generate_series(1, 2000) AS g), CAST(CAST('1e60000' AS numeric) AS text));
+-- deny too_complex: the same after arithmetic
+SELECT strpos(title, CAST(1e60000 * 1 AS text)) FROM books;
+-- deny too_complex: rows of rows
+WITH r0 AS (SELECT CAST('x' AS text) AS s), r1 AS (SELECT ROW(s, s) AS s FROM r0), r2 AS (SELECT ROW(s, s) AS s FROM r1), r3 AS (SELECT ROW(s, s) AS s FROM r2), r4 AS (SELECT ROW(s, s) AS s FROM r3), r5 AS (SELECT ROW(s, s) AS s FROM r4), r6 AS (SELECT ROW(s, s) AS s FROM r5), r7 AS (SELECT ROW(s, s) AS s FROM r6), r8 AS (SELECT ROW(s, s) AS s FROM r7), r9 AS (SELECT ROW(s, s) AS s FROM r8), r10 AS (SELECT ROW(s, s) AS s FROM r9), r11 AS (SELECT ROW(s, s) AS s FROM r10), r12 AS (SELECT ROW(s, s) AS s FROM r11), r13 AS (SELECT ROW(s, s) AS s FROM r12), r14 AS (SELECT ROW(s, s) AS s FROM r13), r15 AS (SELECT ROW(s, s) AS s FROM r14), r16 AS (SELECT ROW(s, s) AS s FROM r15), r17 AS (SELECT ROW(s, s) AS s FROM r16), r18 AS (SELECT ROW(s, s) AS s FROM r17), r19 AS (SELECT ROW(s, s) AS s FROM r18), r20 AS (SELECT ROW(s, s) AS s FROM r19), r21 AS (SELECT ROW(s, s) AS s FROM r20), r22 AS (SELECT ROW(s, s) AS s FROM r21) SELECT LENGTH(CAST(s AS text)) FROM r22;
+-- deny too_complex: doubled by scalar subqueries
+WITH a0 AS (SELECT CAST('x' AS text) AS s), a1 AS (SELECT (SELECT s FROM a0) || (SELECT s FROM a0) AS s), a2 AS (SELECT (SELECT s FROM a1) || (SELECT s FROM a1) AS s), a3 AS (SELECT (SELECT s FROM a2) || (SELECT s FROM a2) AS s), a4 AS (SELECT (SELECT s FROM a3) || (SELECT s FROM a3) AS s), a5 AS (SELECT (SELECT s FROM a4) || (SELECT s FROM a4) AS s), a6 AS (SELECT (SELECT s FROM a5) || (SELECT s FROM a5) AS s), a7 AS (SELECT (SELECT s FROM a6) || (SELECT s FROM a6) AS s), a8 AS (SELECT (SELECT s FROM a7) || (SELECT s FROM a7) AS s), a9 AS (SELECT (SELECT s FROM a8) || (SELECT s FROM a8) AS s), a10 AS (SELECT (SELECT s FROM a9) || (SELECT s FROM a9) AS s), a11 AS (SELECT (SELECT s FROM a10) || (SELECT s FROM a10) AS s), a12 AS (SELECT (SELECT s FROM a11) || (SELECT s FROM a11) AS s), a13 AS (SELECT (SELECT s FROM a12) || (SELECT s FROM a12) AS s), a14 AS (SELECT (SELECT s FROM a13) || (SELECT s FROM a13) AS s), a15 AS (SELECT (SELECT s FROM a14) || (SELECT s FROM a14) AS s), a16 AS (SELECT (SELECT s FROM a15) || (SELECT s FROM a15) AS s), a17 AS (SELECT (SELECT s FROM a16) || (SELECT s FROM a16) AS s), a18 AS (SELECT (SELECT s FROM a17) || (SELECT s FROM a17) AS s), a19 AS (SELECT (SELECT s FROM a18) || (SELECT s FROM a18) AS s), a20 AS (SELECT (SELECT s FROM a19) || (SELECT s FROM a19) AS s), a21 AS (SELECT (SELECT s FROM a20) || (SELECT s FROM a20) AS s), a22 AS (SELECT (SELECT s FROM a21) || (SELECT s FROM a21) AS s), a23 AS (SELECT (SELECT s FROM a22) || (SELECT s FROM a22) AS s), a24 AS (SELECT (SELECT s FROM a23) || (SELECT s FROM a23) AS s), a25 AS (SELECT (SELECT s FROM a24) || (SELECT s FROM a24) AS s) SELECT LENGTH(s) FROM a25;
+-- deny too_complex: two texts that make each other longer
+WITH RECURSIVE t(n, a, b) AS (SELECT 1, CAST('x' AS text), CAST('x' AS text) UNION ALL SELECT n + 1, b, a || b FROM t WHERE n < 36) SELECT MAX(LENGTH(b)) FROM t;
+-- deny too_complex: doubled in a recursion, within a subquery
+WITH RECURSIVE t(n, s) AS (SELECT 1, CAST('x' AS text) UNION ALL SELECT n + 1, (SELECT t.s) || (SELECT t.s) FROM t WHERE n < 30) SELECT MAX(LENGTH(s)) FROM t;
+-- deny too_complex: the same by a name that stands for a number elsewhere
+WITH RECURSIVE t(n, s) AS (SELECT 1, CAST('x' AS text) UNION ALL SELECT t.n + 1, q.n || q.n FROM t, LATERAL (SELECT t.s AS n) AS q WHERE t.n < 30) SELECT MAX(LENGTH(s)) FROM t;
+-- deny too_complex: gathered in a recursion
+WITH RECURSIVE t(n, s) AS (SELECT 1, CAST('x' AS text) UNION ALL SELECT n + 1, (SELECT string_agg(t.s || g::text, '') FROM generate_series(1, 2) AS g) FROM t WHERE n < 30) SELECT MAX(LENGTH(s)) FROM t;
+-- deny too_complex: quotes doubled by JSON again and again
+SELECT LENGTH(s) FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT CAST(json_agg(s) AS text) AS s FROM (SELECT '"' AS s) AS j0) AS j1) AS j2) AS j3) AS j4) AS j5) AS j6) AS j7) AS j8) AS j9) AS j10) AS j11) AS j12) AS j13) AS j14) AS j15) AS j16) AS j17) AS j18) AS j19) AS j20) AS j21) AS d;
+-- deny too_complex: each element of an array compared with each of another
+SELECT ARRAY(SELECT g FROM generate_series(1, 60000) AS g) && ARRAY(SELECT g FROM generate_series(100001, 160000) AS g);
+-- deny too_complex: the same with arrays that were gathered before
+WITH a AS (SELECT array_agg(g) AS x FROM generate_series(1, 60000) AS g) SELECT a.x @> b.x FROM a CROSS JOIN a AS b;
+-- deny too_complex: a path that compares each with each
+SELECT jsonb_path_exists(jsonb_build_object('a', (SELECT jsonb_agg(g) FROM generate_series(1, 9000) AS g), 'b', (SELECT jsonb_agg(g) FROM generate_series(1, 9000) AS g)), 'strict $ ? (@.a[*] == @.b[*])');
+-- deny too_complex: a pattern in a gathered text
+SELECT regexp_replace((SELECT string_agg(title, '') FROM books), 'a', 'b', 'g');
+-- allow: a pattern in the column of a CTE, and arrays in short
+WITH t AS (SELECT LOWER(title) AS name FROM books) SELECT name FROM t WHERE name ~ '[a-z]' AND ARRAY[name] && ARRAY['a', 'update your garden'];
+-- allow: a path with its depth
+WITH RECURSIVE t(n, root, path) AS (SELECT 1, 'a'::text, 'a'::text UNION ALL SELECT t.n + 1, t.root, t.path || '/' || t.root || CAST(t.n AS text) FROM t WHERE t.n < 4) SELECT path FROM t;
+-- allow: groups as JSON
+SELECT genre, json_agg(json_build_object('title', title, 'price', price)) FROM books GROUP BY genre ORDER BY genre;
 
 -- What the server takes, and gives the same for as for the statement that was sent.
 -- allow: JSON behind an arrow, within a function

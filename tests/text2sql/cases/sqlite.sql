@@ -77,6 +77,8 @@ SELECT trim(title, hex(zeroblob(900))) FROM books;
 SELECT group_concat(title, hex(zeroblob(900))) FROM books;
 -- deny too_complex: a column of a subquery is looked for
 SELECT title LIKE a FROM books, (SELECT title || title AS a FROM books);
+-- deny function_not_allowed: each key of an object compared with each of another
+SELECT json_patch('{"a":1}', '{"b":1}');
 
 -- What the server takes, and gives the same for as for the statement that was sent.
 -- allow: JSON behind an arrow, within a function
