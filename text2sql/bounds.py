@@ -73,6 +73,7 @@ AS_SHORT = frozenset(
 NUMBERS = "Count Length Sign Ascii Chr"
 NUMERIC = frozenset(f"{ARITHMETIC} {NUMBERS}".split())
 DATES = "Year Month Day Hour Minute Second Quarter Week DayOfMonth DayOfWeek DayOfYear Dayname Monthname Extract Date"
+DATES += " DateAdd DateSub DateDiff DateTrunc TimestampTrunc LastDay"
 ALWAYS_SHORT = frozenset(f"{NUMBERS} {DATES} CurrentDate CurrentTimestamp Null Boolean get_format char year".split())
 DOUBLING = frozenset(
     """
@@ -218,7 +219,7 @@ def is_short(node: exp.Expr, stored: Stored) -> bool:
 def is_short_cast(node: exp.Cast, stored: Stored) -> bool:
     """Whether a type neither fills a text up nor writes a great number out."""
     kind = node.to
-    if kind.this in PADDED and size_of(kind) > MAX_SOUGHT:
+    if kind.this in (exp.DType.BINARY, exp.DType.BIT) and size_of(kind) > MAX_SOUGHT:
         return False
     if kind.this not in exp.DataType.NUMERIC_TYPES or kind.this in exp.DataType.INTEGER_TYPES or kind.expressions:
         return True
@@ -303,9 +304,14 @@ def check_recursion(cte: exp.CTE, stored: Stored) -> None:
     own = {source.alias_or_name.casefold() for source in read}
     own -= {source.alias_or_name.casefold() for source in sources if source not in read}
 
+    def is_own(column: exp.Column) -> bool:
+        select = column.find_ancestor(exp.Select)
+        alone = select is not None and all(source in read for source in sources_of(select))
+        return column.table.casefold() in own or (alone and not column.table)
+
     def growing(node: exp.Expr) -> int:
         columns = [column for column in node.find_all(exp.Column) if not stored(column)]
-        return sum(column.table.casefold() not in own or column.name.casefold() not in still for column in columns)
+        return sum(column.name.casefold() not in still or not is_own(column) for column in columns)
 
     for select in cte.this.find_all(exp.Select):
         for item in select.expressions:
@@ -327,7 +333,8 @@ def unchanging(cte: exp.CTE, stored: Stored) -> set[str]:
             sources = [source for source in sources_of(branch) if isinstance(source, exp.Table)]
             own = {source.alias_or_name.casefold() for source in sources if source.name.casefold() == name}
             value = branch.expressions[place].unalias() if place < len(branch.expressions) else None
-            handed_on = isinstance(value, exp.Column) and value.table.casefold() in own
+            tables = own | {""} if len(own) == len(list(sources_of(branch))) else own
+            handed_on = isinstance(value, exp.Column) and value.table.casefold() in tables
             if value is None or not (
                 (handed_on and value.name.casefold() == column) or name_of(value) in NUMERIC or is_short(value, stored)
             ):

@@ -26,6 +26,17 @@ Table = dict[Any, Any]  # as sqlglot keeps what it does with each name or node
 LOOSE = (exp.Binary, exp.Not, exp.Between, exp.In)  # stands in brackets beside an operator
 AROUND = (exp.Paren, exp.And, exp.Or, exp.Not, exp.Where, exp.Having, exp.Join, exp.Alias, exp.Select)
 
+SQLITE_TYPES = frozenset(
+    """
+    INT INTEGER TINYINT SMALLINT MEDIUMINT BIGINT UNSIGNED SIGNED BIG INT2 INT8 CHAR CHARACTER VARCHAR VARYING NATIVE
+    NCHAR NVARCHAR TEXT CLOB STRING BLOB BINARY VARBINARY REAL DOUBLE PRECISION FLOAT NUMERIC NUMBER DECIMAL BOOLEAN
+    DATE DATETIME TIMESTAMP TIME
+    """.split()
+)
+AFFINITIES = {"INT": "INT", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"} | dict.fromkeys(
+    ("REAL", "FLOA", "DOUB"), "DOUBLE"
+)
+
 FLAGS = {"i": "(?i)", "c": "(?-i)"}  # of REGEXP_LIKE, and in the pattern itself
 
 
@@ -131,7 +142,32 @@ class SQLiteAsWritten(SQLite):
         FUNCTIONS: ClassVar[Table] = without(
             SQLiteParser.FUNCTIONS, "LOG10 LOG2 JSON_SET JSON_REMOVE JSON_INSERT JSON_REPLACE"
         )
+        FUNCTION_PARSERS: ClassVar[Table] = {
+            **SQLiteParser.FUNCTION_PARSERS,
+            "CAST": lambda self: self._parse_cast_as_written(),
+        }
         LAMBDAS: ClassVar[Table] = {}
+        JOINS_HAVE_EQUAL_PRECEDENCE = False  # with it a comma became CROSS JOIN, which keeps SQLite from reordering
+
+        def _parse_cast_as_written(self) -> exp.Expr:
+            """CAST(x AS type): SQLite takes any words for a type, and other ones give other values."""
+            value = self._parse_disjunction()
+            if not self._match(TokenType.ALIAS):
+                self.raise_error("Expected AS after CAST")
+            names, sizes = [], []
+            while self._curr and self._curr.text.upper() in SQLITE_TYPES:
+                names.append(self._curr.text.upper())
+                self._advance()
+            if not names:
+                return self.expression(exp.Cast(this=value, to=self._parse_types()))
+            if self._match(TokenType.L_PAREN):
+                sizes = self._parse_csv(self._parse_number)
+                self._match_r_paren()
+            name = " ".join(names)
+            written = f"{name}({', '.join(size.name for size in sizes)})" if sizes else name
+            affinity = next((kind for part, kind in AFFINITIES.items() if part in name), "DECIMAL")
+            kind = exp.DataType(this=exp.DType[affinity], kind=exp.Var(this=written))
+            return self.expression(exp.Cast(this=value, to=kind))
 
         def _parse_term(self, parse_mod: bool = True) -> exp.Expr | None:
             return super()._parse_term()  # in LIMIT too, where some write 10 % for a share of the rows
@@ -141,6 +177,10 @@ class SQLiteAsWritten(SQLite):
             **SQLiteGenerator.TRANSFORMS,
             exp.IntDiv: lambda self, node: self.binary(node, "DIV"),  # which SQLite does not have
         }
+
+        def datatype_sql(self, expression: exp.DataType) -> str:
+            kind = expression.args.get("kind")
+            return kind.name if isinstance(kind, exp.Var) else super().datatype_sql(expression)
 
 
 DIALECTS: dict[str, type[Dialect]] = {

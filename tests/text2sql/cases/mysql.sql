@@ -195,6 +195,8 @@ SELECT LENGTH(CONVERT(CAST(CONVERT(CONVERT(CAST(CONVERT(CONVERT(CAST(CONVERT(CON
 WITH RECURSIVE t(n, root, path) AS (SELECT 1, CAST('a' AS CHAR(9)), CAST('a' AS CHAR(99)) UNION ALL SELECT n + 1, root, CONCAT(path, '/', root, n) FROM t WHERE n < 4) SELECT path, ST_X(ST_GeomFromText('POINT(1 2)')) FROM t WHERE path LIKE 'a/%';
 -- allow: a pattern in the column of a CTE
 WITH c AS (SELECT LOWER(title) AS name FROM books) SELECT name FROM c WHERE name REGEXP 'a';
+-- allow: days put together in a recursion
+WITH RECURSIVE d AS (SELECT CAST('2024-01-01' AS DATE) AS day, CAST('a' AS CHAR(90)) AS p UNION ALL SELECT DATE_ADD(day, INTERVAL 1 DAY), CONCAT(p, day) FROM d WHERE day < '2024-01-04') SELECT p FROM d;
 -- allow: a shape of columns
 SELECT ST_X(ST_GeomFromText(CONCAT('POINT(', pages, ' ', price, ')'))) FROM books ORDER BY id;
 

@@ -183,6 +183,8 @@ SELECT regexp_replace((SELECT string_agg(title, '') FROM books), 'a', 'b', 'g');
 WITH t AS (SELECT LOWER(title) AS name FROM books) SELECT name FROM t WHERE name ~ '[a-z]' AND ARRAY[name] && ARRAY['a', 'update your garden'];
 -- allow: a path with its depth
 WITH RECURSIVE t(n, root, path) AS (SELECT 1, 'a'::text, 'a'::text UNION ALL SELECT t.n + 1, t.root, t.path || '/' || t.root || CAST(t.n AS text) FROM t WHERE t.n < 4) SELECT path FROM t;
+-- allow: words looked for in a text
+SELECT title FROM books WHERE to_tsvector('simple', title) @@ to_tsquery('simple', 'garden') OR to_tsvector('simple', title) @@ plainto_tsquery('simple', genre);
 -- allow: groups as JSON
 SELECT genre, json_agg(json_build_object('title', title, 'price', price)) FROM books GROUP BY genre ORDER BY genre;
 

@@ -91,6 +91,14 @@ SELECT json_array(1, 'a', NULL), json_set('{}', '$.a', 1), json_remove('{"a":1}'
 SELECT AVG(pages) FROM (SELECT pages FROM books ORDER BY pages LIMIT 2 - (SELECT COUNT(*) FROM books) % 2 OFFSET (SELECT (COUNT(*) - 1) / 2 FROM books)) AS middle;
 -- allow: logarithms to the last digit
 SELECT log10(pages), log2(pages), log(2, 8) FROM books ORDER BY id;
+-- allow: types as they were given
+SELECT CAST(SUM(pages) AS DECIMAL(10,2)) / 7, CAST('2024-05-06' AS DATE), CAST('2024-05-06' AS DATETIME), CAST('12:30' AS TIME), CAST('7x' AS TIMESTAMP), CAST(7 AS DATE), CAST(7.5 AS BOOLEAN), CAST(7.5 AS NUMERIC), CAST(7 AS UNSIGNED BIG INT), CAST(7.5 AS integer), CAST(7 AS VARCHAR(9)), CAST(7 AS REAL), CAST(7 AS DOUBLE PRECISION), CAST(12 AS BINARY) || '' FROM books;
+-- allow: a comma between tables, beside JOIN
+SELECT b.title, m.name FROM books b, members m JOIN loans l ON l.member_id = m.id AND l.book_id = b.id ORDER BY l.id;
+-- deny type_not_allowed: a type that there is not
+SELECT CAST(title AS wages) FROM books;
+-- deny syntax: a text where a type should be
+SELECT CAST(title AS 'TEXT') FROM books;
 -- deny syntax: no comma within a function
 SELECT substr(title AND -2) FROM books;
 -- deny syntax: a word too many
