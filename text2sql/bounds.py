@@ -49,7 +49,7 @@ SOUGHT: dict[str, tuple[str | int, ...]] = {
 COMPARED: dict[str, tuple[str | int, ...]] = {
     **dict.fromkeys("RegexpLike RegexpILike SimilarTo RegexpCount RegexpExtract RegexpExtractAll".split(), ("this",)),
     **dict.fromkeys("RegexpInstr RegexpReplace RegexpSplit RegexpSubstr JSONExists JSONValue".split(), ("this",)),
-    **{"JSONTable": ("this",)},
+    **{"JSONTable": ("this",), "MatchAgainst": (0,)},
     **dict.fromkeys("ArrayOverlaps ArrayContainsAll".split(), ("this", "expression")),
     **dict.fromkeys("regexp_instr regexp_like regexp_match regexp_matches regexp_split_to_array".split(), (0,)),
     **dict.fromkeys("regexp_split_to_table jsonb_path_exists jsonb_path_query".split(), (0,)),
@@ -65,12 +65,12 @@ GATHERING = frozenset(
 )
 # Short where all that they are made of is, and short whatever they are made of.
 JOINING = "Concat ConcatWs DPipe Paren Upper Lower Trim Cast TryCast Coalesce Collate Substring Left Right Reverse"
-QUERIES = "to_tsquery plainto_tsquery"
+QUERIES = "to_tsvector to_tsquery plainto_tsquery"
 ARITHMETIC = "Add Sub Mul Div IntDiv Mod Neg Sum Avg Abs Ceil Floor Round"
 AS_SHORT = frozenset(
     f"{JOINING} {QUERIES} {ARITHMETIC} National Introducer Nullif Escape Any All Array Tuple Max Min AnyValue".split()
 )
-NUMBERS = "Count Length Sign Ascii Chr"
+NUMBERS = "Count Length Sign Ascii Chr StrPosition"
 NUMERIC = frozenset(f"{ARITHMETIC} {NUMBERS}".split())
 DATES = "Year Month Day Hour Minute Second Quarter Week DayOfMonth DayOfWeek DayOfYear Dayname Monthname Extract Date"
 DATES += " DateAdd DateSub DateDiff DateTrunc TimestampTrunc LastDay"
@@ -110,6 +110,8 @@ def check_texts(tree: exp.Expr, dialect: str, is_stored: Stored | None = None) -
                 reason = f"what {said(node)} looks for may be at most {MAX_SOUGHT} characters, or a column of a table"
                 raise Refused("too_complex", reason, "Write a short literal there, or a column of a table.")
         places = (0,) if name in SHAPES else COMPARED.get(name, ())
+        if dialect == "postgres" and may_be_pattern(node):
+            places = ("this", "start")
         parts = [text for place in places if (text := part(node, place)) is not None]
         compared += [(node, text, MAX_SHAPE if name in SHAPES else MAX_COMPARED) for text in parts]
         if isinstance(node, exp.DataType):
@@ -119,11 +121,25 @@ def check_texts(tree: exp.Expr, dialect: str, is_stored: Stored | None = None) -
     chars = longest(tree, {})
     if chars > MAX_CHARS:
         raise Refused("too_complex", "the statement makes texts too long", "Repeat, replace and put together less.")
-    plain = chars <= MAX_COMPARED and not gathers(tree)
+    plain = not gathers(tree)
+    seen: dict[int, bool] = {}
     for node, text, most in compared:
-        if not ((plain or is_short(text, stored)) and longest(text, {}) <= most):
+        made = chars <= MAX_COMPARED and (plain or not is_gathered(text, tree, stored, seen))
+        if not ((made or is_short(text, stored)) and longest(text, {}) <= most):
             reason = f"what {said(node)} works on may not be gathered from rows, nor have more than {most} characters"
             raise Refused("too_complex", reason, "Give it a column of a table.")
+
+
+def may_be_pattern(node: exp.Expr) -> bool:
+    """Whether a node is PostgreSQL's SUBSTRING(x FROM y), where y is perhaps not a number but a pattern."""
+    if not isinstance(node, exp.Substring):
+        return False
+    numbers = [node.args.get("start"), node.args.get("length")]
+    return not any(
+        isinstance(number, exp.Expr)
+        and (name_of(number) in NUMERIC or (isinstance(number, exp.Literal) and not number.is_string))
+        for number in numbers
+    )
 
 
 def gathers(tree: exp.Expr) -> bool:
@@ -132,6 +148,40 @@ def gathers(tree: exp.Expr) -> bool:
     if any(puts_together(node) for clause in clauses for node in clause.walk()):
         return True
     return any(name_of(node) in GATHERING or is_array_of_rows(node) for node in tree.walk())
+
+
+def is_gathered(node: exp.Expr, tree: exp.Expr, stored: Stored, seen: dict[int, bool]) -> bool:
+    """Whether rows may decide how long a text is. seen: what is known of nodes, by their id, filled in here."""
+    if id(node) not in seen:
+        seen[id(node)] = True  # where it leads back here
+        columns = [column for column in node.find_all(exp.Column) if not stored(column)]
+        seen[id(node)] = any(name_of(part) in GATHERING or is_array_of_rows(part) for part in node.walk()) or any(
+            not (values := values_of(column, tree)) or any(is_gathered(value, tree, stored, seen) for value in values)
+            for column in columns
+        )
+    return seen[id(node)]
+
+
+def values_of(column: exp.Column, tree: exp.Expr) -> list[exp.Expr]:
+    """What a column of a CTE or of a query in FROM is, in each of its branches; nothing where that is not certain."""
+    select = column.find_ancestor(exp.Select)
+    sources = list(sources_of(select)) if select is not None else []
+    meant = [source for source in sources if not column.table or source.alias_or_name == column.table]
+    listed = {item.alias.casefold() for item in select.expressions} if select is not None else set()
+    if len(meant) != 1 or (not column.table and (len(sources) != 1 or column.name.casefold() in listed)):
+        return []
+    query, alias = meant[0].this, meant[0].args.get("alias")
+    if isinstance(meant[0], exp.Table):
+        ctes = [cte for cte in tree.find_all(exp.CTE) if cte.alias.casefold() == meant[0].name.casefold()]
+        query = ctes[0].this if len(ctes) == 1 else None
+        alias = alias if alias and alias.args.get("columns") else ctes[0].args.get("alias") if len(ctes) == 1 else None
+    if not isinstance(query, exp.Query) or (alias and alias.args.get("columns")):
+        return []
+    branches = branches_of(query)
+    names = [item.alias_or_name.casefold() for branch in branches[:1] for item in branch.expressions]
+    if names.count(column.name.casefold()) != 1 or any(len(branch.expressions) != len(names) for branch in branches):
+        return []
+    return [branch.expressions[names.index(column.name.casefold())].unalias() for branch in branches]
 
 
 def is_array_of_rows(node: exp.Expr) -> bool:

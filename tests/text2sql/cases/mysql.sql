@@ -197,6 +197,10 @@ WITH RECURSIVE t(n, root, path) AS (SELECT 1, CAST('a' AS CHAR(9)), CAST('a' AS 
 WITH c AS (SELECT LOWER(title) AS name FROM books) SELECT name FROM c WHERE name REGEXP 'a';
 -- allow: days put together in a recursion
 WITH RECURSIVE d AS (SELECT CAST('2024-01-01' AS DATE) AS day, CAST('a' AS CHAR(90)) AS p UNION ALL SELECT DATE_ADD(day, INTERVAL 1 DAY), CONCAT(p, day) FROM d WHERE day < '2024-01-04') SELECT p FROM d;
+-- deny too_complex: a pattern in a gathered text that has the name of a column
+SELECT g, GROUP_CONCAT(n) AS n FROM (SELECT genre AS g, LOWER(title) AS n FROM books) AS q GROUP BY g HAVING n REGEXP 'a';
+-- deny too_complex: a pattern in a text that grew in a recursion
+WITH RECURSIVE t AS (SELECT CAST('a' AS CHAR(90)) AS n UNION ALL SELECT CONCAT(n, 'x') FROM t), u AS (SELECT n AS m FROM t) SELECT m REGEXP 'x' FROM u;
 -- allow: a shape of columns
 SELECT ST_X(ST_GeomFromText(CONCAT('POINT(', pages, ' ', price, ')'))) FROM books ORDER BY id;
 

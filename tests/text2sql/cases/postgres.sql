@@ -185,6 +185,16 @@ WITH t AS (SELECT LOWER(title) AS name FROM books) SELECT name FROM t WHERE name
 WITH RECURSIVE t(n, root, path) AS (SELECT 1, 'a'::text, 'a'::text UNION ALL SELECT t.n + 1, t.root, t.path || '/' || t.root || CAST(t.n AS text) FROM t WHERE t.n < 4) SELECT path FROM t;
 -- allow: words looked for in a text
 SELECT title FROM books WHERE to_tsvector('simple', title) @@ to_tsquery('simple', 'garden') OR to_tsvector('simple', title) @@ plainto_tsquery('simple', genre);
+-- deny too_complex: a pattern of SUBSTRING in a gathered text
+SELECT substring((SELECT string_agg(title, '') FROM books) from 'a+b');
+-- deny too_complex: a path behind @@
+SELECT (SELECT jsonb_agg(g) FROM generate_series(1, 9000) AS g) @@ '$.a[*] == $.b[*]';
+-- deny too_complex: a pattern in a gathered text that has been handed on
+WITH a AS (SELECT string_agg(title, '') AS g FROM books), b AS (SELECT LOWER(g) AS h FROM a) SELECT h ~ 'a' FROM b;
+-- allow: a pattern in the column of a CTE, which is gathered later
+WITH t AS (SELECT genre, LOWER(title) AS name FROM books), u AS (SELECT genre, name AS n FROM t) SELECT genre, string_agg(n, ', ') FROM u WHERE n ~ '[a-z]' GROUP BY genre ORDER BY genre;
+-- allow: parts of a text by pattern and by place
+SELECT substring(title from 'T.e'), substring(title from position(' ' in title) + 1), substring(title, g, 1), string_agg(genre, '') FROM books, generate_series(1, 2) AS g GROUP BY title, g ORDER BY title, g;
 -- allow: groups as JSON
 SELECT genre, json_agg(json_build_object('title', title, 'price', price)) FROM books GROUP BY genre ORDER BY genre;
 
