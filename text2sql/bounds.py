@@ -292,7 +292,8 @@ def longest(node: exp.Expr, named: dict[str, int]) -> int:
     """How many characters the longest text of a node may have. named: the same of each CTE, filled in here."""
     name = name_of(node)
     if isinstance(node, exp.Literal):
-        return len(node.name)
+        power = re.fullmatch(r"[\d.]+e\+?(\d{1,6})", node.name.strip(), re.I)  # PostgreSQL writes all digits out
+        return len(node.name) + (int(power[1]) if power else 0)
     if isinstance(node, exp.Column):
         return COLUMN_CHARS
     if isinstance(node, exp.Table) and node.name.casefold() in named:

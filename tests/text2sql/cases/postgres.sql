@@ -195,6 +195,10 @@ WITH a AS (SELECT string_agg(title, '') AS g FROM books), b AS (SELECT LOWER(g) 
 WITH t AS (SELECT genre, LOWER(title) AS name FROM books), u AS (SELECT genre, name AS n FROM t) SELECT genre, string_agg(n, ', ') FROM u WHERE n ~ '[a-z]' GROUP BY genre ORDER BY genre;
 -- allow: parts of a text by pattern and by place
 SELECT substring(title from 'T.e'), substring(title from position(' ' in title) + 1), substring(title, g, 1), string_agg(genre, '') FROM books, generate_series(1, 2) AS g GROUP BY title, g ORDER BY title, g;
+-- deny too_complex: a long number is repeated
+SELECT LENGTH(repeat(CAST(1e60000 AS text), 1000));
+-- deny too_complex: the same out of a text
+SELECT LENGTH(repeat(CAST(CAST('1e60000' AS numeric) AS text), 1000));
 -- allow: groups as JSON
 SELECT genre, json_agg(json_build_object('title', title, 'price', price)) FROM books GROUP BY genre ORDER BY genre;
 
