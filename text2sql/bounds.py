@@ -309,11 +309,20 @@ def longest(node: exp.Expr, named: dict[str, int]) -> int:
     for key, value in node.args.items():
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, exp.Expr) and key in ("from_", "joins", "laterals"):
-                below = max(below, longest(child, named))
+                chars = longest(child, named)
+                below = below * max(chars, COLUMN_CHARS) // COLUMN_CHARS if is_lateral(child) else max(below, chars)
+                below = min(below, MAX_CHARS + 1)
             elif isinstance(child, exp.Expr) and key != "with_":
                 own.append(longest(child, named))
     chars = (sum(own) if name in PUTTING_TOGETHER else max(own)) * factor(node)
     return min(chars * below // COLUMN_CHARS, MAX_CHARS + 1)
+
+
+def is_lateral(node: exp.Expr) -> bool:
+    """Whether what stands in FROM may be made of the sources before it: LATERAL, and functions without it too."""
+    source = node.this if isinstance(node, (exp.Join, exp.From)) else node
+    plain = isinstance(source, exp.Table) and isinstance(source.this, exp.Identifier)
+    return not (plain or isinstance(source, exp.Subquery))
 
 
 def factor(node: exp.Expr) -> int:

@@ -199,6 +199,10 @@ SELECT substring(title from 'T.e'), substring(title from position(' ' in title) 
 SELECT LENGTH(repeat(CAST(1e60000 AS text), 1000));
 -- deny too_complex: the same out of a text
 SELECT LENGTH(repeat(CAST(CAST('1e60000' AS numeric) AS text), 1000));
+-- deny too_complex: doubled by LATERAL again and again
+SELECT LENGTH(a25.s) FROM (SELECT CAST('x' AS text) AS s) AS a0, LATERAL (SELECT a0.s || a0.s AS s) AS a1, LATERAL (SELECT a1.s || a1.s AS s) AS a2, LATERAL (SELECT a2.s || a2.s AS s) AS a3, LATERAL (SELECT a3.s || a3.s AS s) AS a4, LATERAL (SELECT a4.s || a4.s AS s) AS a5, LATERAL (SELECT a5.s || a5.s AS s) AS a6, LATERAL (SELECT a6.s || a6.s AS s) AS a7, LATERAL (SELECT a7.s || a7.s AS s) AS a8, LATERAL (SELECT a8.s || a8.s AS s) AS a9, LATERAL (SELECT a9.s || a9.s AS s) AS a10, LATERAL (SELECT a10.s || a10.s AS s) AS a11, LATERAL (SELECT a11.s || a11.s AS s) AS a12, LATERAL (SELECT a12.s || a12.s AS s) AS a13, LATERAL (SELECT a13.s || a13.s AS s) AS a14, LATERAL (SELECT a14.s || a14.s AS s) AS a15, LATERAL (SELECT a15.s || a15.s AS s) AS a16, LATERAL (SELECT a16.s || a16.s AS s) AS a17, LATERAL (SELECT a17.s || a17.s AS s) AS a18, LATERAL (SELECT a18.s || a18.s AS s) AS a19, LATERAL (SELECT a19.s || a19.s AS s) AS a20, LATERAL (SELECT a20.s || a20.s AS s) AS a21, LATERAL (SELECT a21.s || a21.s AS s) AS a22, LATERAL (SELECT a22.s || a22.s AS s) AS a23, LATERAL (SELECT a23.s || a23.s AS s) AS a24, LATERAL (SELECT a24.s || a24.s AS s) AS a25;
+-- allow: one LATERAL after the other
+SELECT b.title, x.a, y.n FROM books b, LATERAL (SELECT b.title || ' ' || b.genre AS a) AS x, LATERAL (SELECT LENGTH(x.a) AS n) AS y, generate_series(1, 2) AS g ORDER BY b.id, g;
 -- allow: groups as JSON
 SELECT genre, json_agg(json_build_object('title', title, 'price', price)) FROM books GROUP BY genre ORDER BY genre;
 
