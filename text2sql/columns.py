@@ -10,7 +10,7 @@ from sqlglot import TokenType, exp
 
 from .policy import Policy, near
 from .refusal import Refused, too_complex
-from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Origin, Outputs, Scope, Source
+from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Origin, Outputs, Scope, Source, alike
 
 TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -103,7 +103,7 @@ class Columns:
                 raise self.no_column(name, [source])
         if self.dialect == "postgres":
             for source in around:
-                if source.name.casefold() == fold:
+                if alike(source.name) == alike(name):
                     self.whole_row(source)
                     may_be = True
         return may_be and (fold not in PSEUDO[self.dialect] or not any(source.table for source in around))
@@ -120,13 +120,13 @@ class Columns:
     def sources_of(self, name: str, chain: Chain) -> list[Source]:
         """The sources that a name before a dot can mean, the likeliest first. Raises Refused if there is none."""
         sources = [source for scope in chain for source in scope.sources]
-        alike = [source for source in sources if source.name.casefold() == name.casefold()]
-        if not alike:
+        same = [source for source in sources if alike(source.name) == alike(name)]
+        if not same:
             there = [source.name for source in sources if source.name]
             hint = f"The names here are: {', '.join(there)}." if there else ""
             reason = f"there is no table or alias {name[:60]} in this part of the statement"
             raise Refused("unknown_table", reason, hint)
-        return sorted(alike, key=lambda source: source.name != name)
+        return sorted(same, key=lambda source: source.name != name)
 
     def look_up(self, name: str, sources: list[Source]) -> None:
         """Raise Refused unless every source that may be meant has a column of this name, or may have it.
@@ -134,7 +134,7 @@ class Columns:
         A server does not see a source in the ON of a join before its own, and takes one of the same name further out.
         """
         for source in sources:
-            unknown = source.is_open and not (source.table and name.casefold() in PSEUDO[self.dialect])
+            unknown = source.is_open and name.casefold() not in PSEUDO[self.dialect]
             if source.hides(name) or not (source.has(name) or unknown):
                 raise self.no_column(name, sources)
 

@@ -7,7 +7,7 @@ from sqlglot import exp
 from .joins import Joins
 from .policy import Readable, near
 from .refusal import Refused, dialect_hint
-from .sources import Chain, Cte, Found, Known, Outputs, Scope, Source
+from .sources import Chain, Cte, Found, Known, Outputs, Scope, Source, alike
 
 CTE_NAME = re.compile(r"^cte\d+_")  # what a CTE is called in text that was written here before
 CATALOGS = frozenset("information_schema performance_schema mysql sys pg_catalog pg_toast sqlite_master".split())
@@ -136,7 +136,7 @@ class Check(Joins):
             made = self.derived(node, here, known)
         else:
             raise Refused("structure_not_allowed", f"{node.key} is not allowed in FROM")
-        if made.name and any(other.name.casefold() == made.name.casefold() for other in scope.sources):
+        if made.name and any(alike(other.name) == alike(made.name) for other in scope.sources):
             raise Refused("syntax", f"two tables are called {made.name[:60]}", "Give each an alias of its own.")
         scope.sources.append(made)
         self.join_sources(node, scope, chain, known, joins)
@@ -230,13 +230,13 @@ class Check(Joins):
         for column in node.find_all(exp.Column):
             name, table = self.name(column.this), self.name(column.args["table"]) if column.table else ""
             for source in scope.sources:
-                if isinstance(column.this, exp.Star) or (not table and source.name.casefold() == name.casefold()):
-                    if source.name.casefold() in (table.casefold(), name.casefold()):
+                if alike(source.name) == alike(table or name):
+                    if isinstance(column.this, exp.Star) or not table:
                         self.whole_row(source)
+                    else:
+                        self.look_up(name, [source])
                 elif not table and source.hides(name):
                     raise self.no_column(name, [source])
-                elif table and source.name.casefold() == table.casefold():
-                    self.look_up(name, [source])
 
     def expression(self, node: exp.Expr, chain: Chain, known: Known) -> None:
         """Check everything below a node that is no source."""

@@ -235,3 +235,7 @@ SELECT b.x FROM (SELECT 1+1) AS a RIGHT JOIN JSON_TABLE(JSON_ARRAY(pin), '$[*]' 
 SELECT (SELECT b.x FROM JSON_TABLE(JSON_ARRAY(m.pin), '$[*]' COLUMNS(x VARCHAR(20) PATH '$')) AS b RIGHT JOIN members AS m ON TRUE LIMIT 1) FROM (SELECT 'x' AS pin) AS m;
 -- deny column_not_allowed: LATERAL that looks to the right
 SELECT x.v FROM (SELECT 1+1) AS a RIGHT JOIN LATERAL (SELECT pin AS v) AS x ON TRUE RIGHT JOIN members ON TRUE;
+-- deny column_not_allowed: the name of a table that some servers take for a nearer one
+SELECT (SELECT MAX(it.email) FROM members AS `İt`) AS r FROM (SELECT 1 AS email) it;
+-- deny column_not_allowed: the same two levels further in
+SELECT (SELECT (SELECT it.uid FROM books LIMIT 1) FROM emp AS `İt` LIMIT 1) FROM (SELECT 1 AS uid) it;

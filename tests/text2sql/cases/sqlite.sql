@@ -107,3 +107,5 @@ SELECT (1, 2) IN (VALUES (1, 2) BY) FROM books;
 SELECT b.value FROM (SELECT 1+1) AS a, json_each(json_array(pin)) AS b JOIN members;
 -- deny column_not_allowed: the same with the table before it
 SELECT (SELECT b.value FROM json_each(json_array(m.pin)) AS b JOIN members AS m) FROM (SELECT 'x' AS pin) AS m;
+-- deny column_not_allowed: a key by another name, of a query with a column without a name
+SELECT x.rowid FROM (SELECT name, 1 + 1 FROM emp) x;
