@@ -39,6 +39,7 @@ SOUGHT: dict[str, tuple[str | int, ...]] = {
 }
 # What each function compares part by part, and how long that may be where the statement made it.
 COMPARED: dict[str, tuple[str | int, ...]] = {
+    "Sub": ("this", "expression"),  # of jsonb and an array
     **dict.fromkeys("RegexpLike RegexpILike SimilarTo RegexpCount RegexpExtract RegexpExtractAll".split(), ("this",)),
     **dict.fromkeys("RegexpInstr RegexpReplace RegexpSplit RegexpSubstr JSONExists JSONValue".split(), ("this",)),
     **{"JSONTable": ("this",), "MatchAgainst": (0,)},

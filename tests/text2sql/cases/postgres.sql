@@ -231,3 +231,7 @@ SELECT interval '1' 'c' day;
 SELECT xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx2 FROM members AS xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx1, (SELECT 1+1) AS o;
 -- allow: a long name in Chinese for a CTE
 WITH 借借借借借借借借借借借借借借借借借借借借 AS (SELECT id FROM books) SELECT COUNT(*) AS n FROM 借借借借借借借借借借借借借借借借借借借借;
+-- deny too_complex: keys taken out of an object that was gathered from rows, one by one
+SELECT (SELECT jsonb_agg(g::text) FROM generate_series(1, 60000) AS g) - ARRAY(SELECT g::text FROM generate_series(1, 60000) AS g);
+-- allow: sums and dates of rows taken from one another
+SELECT SUM(price) - MIN(pages) AS d, MAX(lent_on) - MIN(lent_on) AS days FROM books, loans;
