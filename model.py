@@ -263,7 +263,8 @@ class Model:
 
 # By name, since the SDK copies what is left out for every request, and draws a key that it does not send.
 GIVEN = {"method", "url", "json_data", "content", "files"}
-DEFAULTS = {name: field.default for name, field in FinalRequestOptions.model_fields.items() if name not in GIVEN}
+FIELDS = {name: field for name, field in FinalRequestOptions.model_fields.items() if name not in GIVEN}
+DEFAULTS = {name: field.default for name, field in FIELDS.items() if field.default_factory is None}
 OPTIONS = {**DEFAULTS, "idempotency_key": "unused"}
 
 

@@ -5,17 +5,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import sqlglot
-from sqlglot import TokenType, exp
+from sqlglot import exp
 
+from .dialects import TEXTS, words
 from .policy import Policy, near
 from .refusal import Refused, too_complex
 from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Origin, Outputs, Scope, Source, alike
 
-TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-
-
 MAX_ITEMS = 2_000  # columns of one list, stars written out
 
 
@@ -42,11 +39,7 @@ class Columns:
         hidden = {column for table in self.tables for column in self.policy.readable(table).hidden}
         if not hidden:
             return
-        said = Counter(
-            token.text.casefold()
-            for token in sqlglot.tokenize(text, read=self.dialect)
-            if token.token_type not in TEXTS
-        )
+        said = Counter(token.text.casefold() for token in words(text, self.dialect) if token.token_type not in TEXTS)
         looked_up = Counter(name.name.casefold() for name in tree.find_all(exp.Identifier))
         for column in hidden:
             if said[column] > looked_up[column]:
@@ -106,7 +99,7 @@ class Columns:
                 if alike(source.name) == alike(name):
                     self.whole_row(source)
                     may_be = True
-        return may_be and (fold not in PSEUDO[self.dialect] or not any(source.table for source in around))
+        return may_be and (alike(name) not in PSEUDO[self.dialect] or not any(source.table for source in around))
 
     def reach(self, source: Source, chain: Chain) -> None:
         """Remember that a query, and those between, speak of a source of a query around them."""
@@ -134,7 +127,7 @@ class Columns:
         A server does not see a source in the ON of a join before its own, and takes one of the same name further out.
         """
         for source in sources:
-            unknown = source.is_open and name.casefold() not in PSEUDO[self.dialect]
+            unknown = source.is_open and alike(name) not in PSEUDO[self.dialect]
             if source.hides(name) or not (source.has(name) or unknown):
                 raise self.no_column(name, sources)
 

@@ -20,6 +20,7 @@ from sqlglot.parsers.sqlite import SQLiteParser
 
 from .refusal import Refused, dialect_hint, first_line, too_complex
 
+TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 MAX_STEPS = 16_000  # of one reading
 
 Table = dict[Any, Any]  # as sqlglot keeps what it does with each name or node

@@ -14,7 +14,7 @@ from sqlglot import TokenType, exp
 
 from .allowed import CHARSETS, FUNCTIONS, NAMED, NODES, PARTS, TYPES
 from .bounds import check_texts
-from .dialects import read, words, write
+from .dialects import TEXTS, read, words, write
 from .policy import Policy
 from .queries import Check
 from .refusal import Refused as Refused
@@ -27,7 +27,6 @@ MAX_TOKENS = 8_000
 MAX_DEPTH, MAX_BRACKETS = 60, 6  # of (…) and of […]
 MAX_SUBSCRIPTS = 60  # each copies all that stands before it
 logging.getLogger("sqlglot").setLevel(logging.ERROR)  # it warns of what is refused here anyway
-TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 NAMES = {TokenType.IDENTIFIER, TokenType.VAR}
 CONTROL = {chr(code) for code in (*range(32), 127)} - set("\t\n\r")
 

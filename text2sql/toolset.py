@@ -83,12 +83,13 @@ class SqlTools:
 
     def tables_told(self) -> str:
         """The tables with their columns, where these are few and known already, else their names."""
-        columns = self.target.columns_so_far()
-        policy = self.policy.with_catalogue({t: tuple(c.name for c in infos) for t, infos in columns.items()})
-        whole = ", ".join(f"{name}({', '.join(policy.readable(name).visible or ())})" for name in policy.tables())
-        if columns and len(whole) <= PROMPT_CHARS:
-            return whole
-        names = list(self.policy.file.tables)
+        names, columns = list(self.policy.file.tables), self.target.columns_so_far()
+        if columns and len(names) <= PROMPT_TABLES:  # every turn has this: no more is looked at than can be told
+            known = {name: tuple(c.name for c in columns[name]) for name in names if name in columns}
+            policy = self.policy.with_catalogue(known)
+            whole = ", ".join(f"{name}({', '.join(policy.readable(name).visible or ())})" for name in known)
+            if whole and len(whole) <= PROMPT_CHARS:
+                return whole
         more = f" and {len(names) - PROMPT_TABLES} more, see list_tables" if len(names) > PROMPT_TABLES else ""
         return ", ".join(names[:PROMPT_TABLES]) + more
 

@@ -239,3 +239,7 @@ SELECT x.v FROM (SELECT 1+1) AS a RIGHT JOIN LATERAL (SELECT pin AS v) AS x ON T
 SELECT (SELECT MAX(it.email) FROM members AS `İt`) AS r FROM (SELECT 1 AS email) it;
 -- deny column_not_allowed: the same two levels further in
 SELECT (SELECT (SELECT it.uid FROM books LIMIT 1) FROM emp AS `İt` LIMIT 1) FROM (SELECT 1 AS uid) it;
+-- deny column_not_allowed: the key by another name, with İ for i
+SELECT COUNT(*), 1 AS _rowİd FROM emp GROUP BY _rowİd;
+-- deny column_not_allowed: the same beside columns that are not known
+SELECT _rowİd FROM emp, JSON_TABLE('[1]', '$[*]' COLUMNS(x INT PATH '$')) AS j;
