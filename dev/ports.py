@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-import random
+import secrets
 import socket
 
 from dev.common import DevError
@@ -37,7 +37,7 @@ def can_listen(host: str, port: int) -> bool:
 def lasting_port() -> int:
     """A free loopback port that is likely to be free tomorrow, too."""
     for _ in range(200):
-        port = random.choice(LASTING_PORTS)
+        port = secrets.choice(LASTING_PORTS)  # not from numbers that a test has seeded
         if can_listen("127.0.0.1", port):
             return port
     raise DevError("no free port was found between 20000 and 32000 on 127.0.0.1")

@@ -42,6 +42,7 @@ class CuttableProxy:
         self._closed = False
         self._faults: list[Fault] = []
         self._links: set[Link] = set()
+        self._held: set[Link] = set()
         self._listener: socket.socket | None = None
         self._accepting: threading.Thread | None = None
         self._port = 0
@@ -85,8 +86,20 @@ class CuttableProxy:
         self._arm(Fault("cut_before", pattern))
 
     def delay_reply_to(self, pattern: bytes, seconds: float) -> None:
-        """Forward what contains `pattern`, and hold the reply back for so long. Once."""
+        """Forward what contains `pattern`, and hold the reply back for so long, or until `release`. Once."""
         self._arm(Fault("delay_reply", pattern, seconds))
+
+    @property
+    def held(self) -> int:
+        """How many replies are held back: the server has done what was sent to it."""
+        with self._changed:
+            return len(self._held)
+
+    def release(self) -> None:
+        """Let the replies go that are held back."""
+        with self._changed:
+            self._held.clear()
+            self._changed.notify_all()
 
     def disarm(self) -> None:
         """Forget the faults that have not happened yet."""
@@ -189,10 +202,17 @@ class CuttableProxy:
             self.cuts += 1
             self._changed.notify_all()
 
-    def wait(self, link: "Link", seconds: float | None = None) -> None:
-        """Wait while frozen, or for so long; less if the link is ended from outside."""
+    def wait(self, link: "Link") -> None:
+        """Wait while frozen; less if the link is ended from outside."""
         with self._changed:
-            self._changed.wait_for(lambda: link.ended or (seconds is None and not self._frozen), seconds)
+            self._changed.wait_for(lambda: link.ended or not self._frozen)
+
+    def hold(self, link: "Link", seconds: float) -> None:
+        """Wait for so long; less if the link is released, or ended from outside."""
+        with self._changed:
+            self._held.add(link)
+            self._changed.wait_for(lambda: link.ended or link not in self._held, seconds)
+            self._held.discard(link)
 
 
 class Link:
@@ -240,7 +260,7 @@ class Link:
             fault, self.on_reply = self.on_reply, None
             if fault.kind == "cut_reply":
                 return self.cut(counted=True)
-            self.proxy.wait(self, fault.seconds)
+            self.proxy.hold(self, fault.seconds)
         if not data:
             self.client.close()
             self.server.close()

@@ -7,7 +7,6 @@ real process can show. Both go in by the front door.
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from fastapi.testclient import TestClient
 from config import Settings
 from db import Database
 from dev.mariadb import PrivateServer
+from dev.ports import lasting_port
 from main import create_app
 from migrate import migrate
 from tests.support.scripted_model import ScriptedModel
@@ -203,9 +203,8 @@ def path_of(conversation_id: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no outgoing connection of another test takes before it is listened on."""
+    return lasting_port()
 
 
 class Service:
@@ -221,7 +220,7 @@ class Service:
         command = [sys.executable, "-m", "uvicorn", "main:app", "--port", str(self.port), "--no-access-log"]
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=log, stderr=log)
-        for _ in range(400):
+        for _ in range(1200):
             with contextlib.suppress(httpx2.TransportError):
                 if self.http.get("/healthz").status_code == 200:
                     return self

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import statistics
 import sys
 import threading
 import time
@@ -29,11 +28,10 @@ from errors import ModelError, StopRun, ToolError
 from model import Model
 from run import Budget, Run, RunContext
 from tests.conftest import MakeClient, MakeService, Service, Store
-from tests.support.scripted_model import ScriptedModel
+from tests.support.scripted_model import Json, ScriptedModel, completion
+from tests.support.waiting import LONG
 from tests.support.ways import WAYS, Outcome, ask
 from tools import ToolRegistry
-
-Json = dict[str, Any]
 
 TOOLS = "tests.support.recording_tools"  # note, now, pause
 
@@ -789,23 +787,21 @@ def test_a_waiting_tool_is_waited_for_though_its_decorator_hides_that_it_waits(m
 
 
 def test_a_run_that_is_cancelled_ends_though_its_tool_would_go_on(model: ScriptedModel) -> None:
-    tools = slow_tools(30)
+    tools = slow_tools(600)
     model.asks_for("sleeps_async")
 
-    async def run() -> float:
+    async def run() -> None:
         asked = model_at(model.base_url)
         task = asyncio.create_task(run_agent([], "Hi", asked, tools, Budget()))
         await asyncio.to_thread(model.wait_for_requests, 1)
         await asyncio.sleep(0.2)
-        begun = time.monotonic()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await task
+            await asyncio.wait_for(task, LONG)
         await asked.close()
         assert task.cancelled()
-        return time.monotonic() - begun
 
-    assert asyncio.run(run()) < 5
+    asyncio.run(run())
 
 
 def test_a_defect_of_a_tool_is_logged_whole_for_the_operator_and_told_to_nobody_else(
@@ -873,10 +869,7 @@ async def many_turns(
             body = {"conversation_id": f"{conversation_id}-{number}", "message": f"question {number}"}
             return await http.post("/chat", json=body)
 
-        turns = asyncio.gather(*(turn(number) for number in range(count)))
-        watching: asyncio.Task[None] = asyncio.create_task(watch())
-        answers = await turns
-        watching.cancel()
+        *answers, _ = await asyncio.gather(*(turn(number) for number in range(count)), watch())
         return answers
 
 
@@ -885,26 +878,30 @@ def test_five_hundred_turns_at_once_are_all_answered_and_meanwhile_the_service_s
     service_for: MakeService, store: Store, model: ScriptedModel, conversation_id: str
 ) -> None:
     service = service_for()
-    model.echoes(delay_s=2)
-    waits: list[float] = []
+    released = threading.Event()
     found: list[dict[str, int]] = []
 
-    async def watch() -> None:
-        async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", timeout=30, trust_env=False) as http:
-            while True:
-                begun = time.monotonic()
-                assert (await http.get("/healthz")).status_code == 200
-                waits.append(time.monotonic() - begun)
-                found.append(status_of(service))
-                await asyncio.sleep(0.1)
+    def answer(request: Json) -> Json:
+        released.wait(LONG)
+        text = f"echo: {request['messages'][-1]['content']}"
+        return completion({"role": "assistant", "content": text}, "stop")(request)
 
+    async def watch() -> None:
+        await asyncio.to_thread(model.wait_for_requests, 500, LONG)
+        try:
+            async with httpx2.AsyncClient(base_url=service.http.base_url, timeout=LONG, trust_env=False) as http:
+                for _ in range(10):
+                    assert (await http.get("/healthz")).status_code == 200
+                    found.append(status_of(service))
+        finally:
+            released.set()
+
+    model.answers_by(answer)
     answers = asyncio.run(many_turns(service, conversation_id, 500, watch))
     assert [answer.status_code for answer in answers] == [200] * 500
     assert [answer.json()["answer"] for answer in answers] == [f"echo: question {n}" for n in range(500)]
     stored = store.rows("SELECT content FROM messages WHERE conversation_id LIKE %s", f"{conversation_id}-%")
     assert len(stored) == len(set(stored)) == 1000
-    assert len(waits) > 5
-    assert statistics.median(waits) < 1.0
     assert max(one["Threads"] for one in found) < 60
     assert status_of(service)["VmHWM"] < 400_000
 

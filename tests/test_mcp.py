@@ -20,6 +20,7 @@ from errors import ConfigError
 from main import build_runtime
 from tests.conftest import ROOT, MakeService, Service, Store, free_port
 from tests.support.scripted_model import ScriptedModel
+from tests.support.waiting import LONG
 
 pytest.importorskip("mcp", reason="the MCP SDK is not installed")
 
@@ -58,7 +59,7 @@ def tools_of(service: Service) -> dict[str, dict[str, Any]]:
 
 def wait_for_tool(service: Service, name: str) -> dict[str, dict[str, Any]]:
     """The tools, once this one is there."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + LONG
     while name not in (tools := tools_of(service)):
         assert time.monotonic() < end, f"{sorted(tools)}; {service.log.read_text()[-2000:]}"
         time.sleep(0.05)
@@ -92,7 +93,7 @@ class HttpBox:
     def start(self) -> None:
         quiet = subprocess.DEVNULL
         self.process = subprocess.Popen([*COMMAND, str(self.port)], cwd=BOX.parent, stdout=quiet, stderr=quiet)
-        for _ in range(400):
+        for _ in range(1200):
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return
             time.sleep(0.05)
@@ -328,7 +329,7 @@ def test_a_caller_that_leaves_does_not_end_the_turn(
     headers = {"accept": "application/json, text/event-stream", "authorization": f"Bearer {ALICE}"}
     with pytest.raises(httpx2.ReadTimeout):
         offering.http.post("/mcp", json=call, headers=headers, timeout=0.4)
-    end = time.monotonic() + 10
+    end = time.monotonic() + LONG
     while not (stored := store.messages(conversation_id, "mcp-alice")):
         assert time.monotonic() < end
         time.sleep(0.05)

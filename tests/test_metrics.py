@@ -59,7 +59,7 @@ class Figures:
 
 def wait_for(client: TestClient, condition: Callable[[Figures], bool]) -> Figures:
     """The first scrape of which it is true, within some seconds."""
-    for _ in range(200):
+    for _ in range(1500):
         if condition(figures := Figures(client)):
             return figures
         time.sleep(0.02)

@@ -107,7 +107,7 @@ def listen(service: Service, conversation_id: str, message: str = "Hi", **more: 
 
 def wait_for_rows(store: Store, conversation_id: str, count: int) -> list[tuple[str, str]]:
     """The messages of a conversation, once there are as many."""
-    for _ in range(200):
+    for _ in range(600):
         if len(rows := store.messages(conversation_id)) >= count:
             return rows
         time.sleep(0.05)

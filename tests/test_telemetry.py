@@ -80,7 +80,7 @@ class Spans:
 
     def wait_for(self, name: str) -> ReadableSpan:
         """The span of this name, within some seconds."""
-        for _ in range(500):
+        for _ in range(1500):
             if any(span.name == name for span in self.all()):
                 return self.named(name)
             time.sleep(0.02)

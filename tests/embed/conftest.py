@@ -101,7 +101,7 @@ def serving(host: Host, app: str = "main:app", workers: int = 1) -> Iterator[htt
 
 
 def wait_until_served(client: httpx2.Client, process: "subprocess.Popen[bytes]", host: Host) -> None:
-    for _ in range(400):
+    for _ in range(1200):
         with contextlib.suppress(httpx2.TransportError):
             client.get("/openapi.json")
             return

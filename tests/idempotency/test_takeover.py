@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import time
 from collections.abc import Callable
 
 import httpx2
@@ -39,18 +38,18 @@ def asked_the_model(model: ScriptedModel, proxy: CuttableProxy) -> Callable[[], 
 
 def claimed(model: ScriptedModel, proxy: CuttableProxy) -> Callable[[], object]:
     proxy.delay_reply_to(COMMIT, LONG)
-    return lambda: until(lambda: not proxy.armed)
+    return lambda: until(lambda: proxy.held)
 
 
 def claiming(model: ScriptedModel, proxy: CuttableProxy) -> Callable[[], object]:
     proxy.delay_reply_to(b"INSERT INTO idempotency_keys", LONG)
-    return lambda: until(lambda: not proxy.armed)
+    return lambda: until(lambda: proxy.held)
 
 
 def saving(model: ScriptedModel, proxy: CuttableProxy) -> Callable[[], object]:
     model.says("lost")
     proxy.delay_reply_to(b"UPDATE idempotency_keys SET state = 'done'", LONG)
-    return lambda: until(lambda: not proxy.armed)
+    return lambda: until(lambda: proxy.held)
 
 
 def saved(model: ScriptedModel, proxy: CuttableProxy) -> Callable[[], object]:
@@ -59,7 +58,7 @@ def saved(model: ScriptedModel, proxy: CuttableProxy) -> Callable[[], object]:
         return completion({"role": "assistant", "content": "Hello."}, "stop")(request)
 
     model.answers_by(answer, forever=False)
-    return lambda: until(lambda: model.requests and not proxy.armed)
+    return lambda: until(lambda: proxy.held)
 
 
 Point = Callable[[ScriptedModel, CuttableProxy], Callable[[], object]]
@@ -89,7 +88,6 @@ def test_a_request_whose_service_was_killed_is_taken_over_by_a_retry_after_its_l
     reached = point(model, proxy)
     asked = beside(chat, service.http, conversation_id, "Hi", key)
     reached()
-    time.sleep(0.2)  # what was sent to the server is done by then
     service.end(kill=True)
     proxy.cut_all()  # what the system does to the connections of a process that is gone
     with pytest.raises(httpx2.TransportError):

@@ -24,6 +24,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from .waiting import LONG
+
 Json = dict[str, Any]
 Answer = Callable[[Json], Json]
 Arguments = Mapping[str, Any] | str  # as text: exactly what the model writes, valid or not
@@ -350,11 +352,11 @@ class ScriptedModel:
         if found:
             raise AssertionError("the scripted model has complaints:\n  " + "\n  ".join(found))
 
-    def wait_for_requests(self, count: int, timeout_s: float = 5.0) -> None:
+    def wait_for_requests(self, count: int, timeout_s: float = LONG) -> None:
         """Wait until `count` requests have arrived since the last reset."""
         self.wait_until(lambda: len(self.requests) >= count, timeout_s)
 
-    def wait_until(self, condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float = LONG) -> None:
         """Wait until `condition`, which looks at `requests`, `connections` or `closed_early`, is true."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout_s):

@@ -117,7 +117,7 @@ class PrivatePostgres:
         command = [postgres, "-D", str(data), "-p", str(self.port), "-k", str(self.folder), *options]
         with open(self.folder / "postgres.log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **as_user)
-        for _ in range(100):
+        for _ in range(300):
             if self.psql("SELECT 1", "postgres").returncode == 0:
                 return True
             time.sleep(0.1)

