@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import ssl
 import threading
 import time
@@ -274,7 +275,7 @@ class Database:
             connection.ssl, connection.ctx = True, self._tls  # type: ignore[attr-defined]
             connection._ssl_required = bool(settings.db_ssl_ca)  # type: ignore[attr-defined]
         try:
-            connection.connect()
+            open_connection(connection)
         except RuntimeError as error:  # a login method that PyMySQL cannot do
             raise pymysql.err.OperationalError(2059, str(error)) from error
         try:
@@ -297,6 +298,24 @@ class Database:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
+
+
+def open_connection(connection: Connection) -> None:
+    """Connect what was made with `defer_connect`. Raises pymysql.Error.
+
+    A socket file that leads nowhere costs nothing: PyMySQL would leave its socket open until the collector comes by.
+    """
+    path, reached = connection.unix_socket, None
+    if path:
+        reached = socket.socket(socket.AF_UNIX)
+        try:
+            reached.settimeout(connection.connect_timeout)
+            reached.connect(path)
+        except OSError as error:
+            reached.close()
+            raise pymysql.err.OperationalError(2002, f"Can't connect to MySQL server by {path!r} ({error})") from error
+        connection._secure = True  # type: ignore[attr-defined]  # as PyMySQL says of the socket that it makes itself
+    connection.connect(reached)
 
 
 def alive(connection: Connection) -> bool:

@@ -159,22 +159,17 @@ def add_chat(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
         same = fingerprint_of(body.model_dump()) if key else ""
         return Question(owner=owner, key=key, fingerprint=same, **body.model_dump(exclude={"include_trace"}))
 
-    @router.post(
-        "/chat", tags=["chat"], response_model=ChatReply, response_model_exclude_unset=True, responses=TURN_ERRORS
-    )
-    async def chat(
-        body: ChatRequest, request: Request, owner: Owner, key: IdempotencyKey = None
-    ) -> ChatReply | Response:
+    @router.post("/chat", tags=["chat"], response_model=ChatReply, responses=TURN_ERRORS)
+    async def chat(body: ChatRequest, request: Request, owner: Owner, key: IdempotencyKey = None) -> Response:
         """Answer one message. Stores the message and the final answer, or neither.
 
         Sent again with the same Idempotency-Key, it is answered again and not done again.
         """
-        language = language_of(request)
-        turn = await turns.answer(question_of(body, owner, key), body_of=text_in(language, body.include_trace))
-        if turn.body is None:
-            return ChatReply.of(turn, language, body.include_trace)
-        headers = REPLAYED if isinstance(turn, Replayed) else None
-        return Response(turn.body, headers=headers, media_type="application/json")
+        body_of = text_in(language_of(request), body.include_trace)
+        turn = await turns.answer(question_of(body, owner, key), body_of=body_of)
+        if isinstance(turn, Replayed):
+            return Response(turn.body, headers=REPLAYED, media_type="application/json")
+        return Response(turn.body or body_of(turn), media_type="application/json")
 
     @router.post("/chat/stream", tags=["chat"], response_class=Response, responses=TURN_ERRORS | EVENTS)
     async def chat_stream(body: ChatRequest, request: Request, owner: Owner, key: IdempotencyKey = None) -> EventStream:

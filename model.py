@@ -283,16 +283,21 @@ class Client(AsyncOpenAI):
         ours = {name: value for name, value in given.items() if not name.startswith("X-Stainless")}
         return {**ours, "User-Agent": f"AsyncOpenAI/Python {openai.__version__}"}  # not the name of this class
 
+    def _prepare_url(self, url: str) -> httpx2.URL:
+        """The address as it is given; the SDK's own way parses it for every request."""
+        return parsed_address(url)
+
 
 class HttpClient(DefaultAioHttpClient):
     """The SDK's HTTP client, whose requests hold what they were given: no cookie, nothing merged header by header."""
 
     def build_request(self, method: str, url: httpx2.URL | str, **given: Any) -> httpx2.Request:
         """A request with a body of bytes or text."""
-        return httpx2.Request(method, parsed_address(url), headers=given["headers"], content=given["content"])
+        headers = parsed_headers(tuple(given["headers"]))
+        return httpx2.Request(method, parsed_address(url), headers=headers, content=given["content"])
 
 
-parsed_address = lru_cache(maxsize=8)(httpx2.URL)
+parsed_address, parsed_headers = lru_cache(maxsize=8)(httpx2.URL), lru_cache(maxsize=8)(httpx2.Headers)
 
 
 def words_of(vendor: Any) -> tuple[str, str]:
@@ -351,7 +356,8 @@ def parsed(data: bytes) -> Any:
 async def bounded(response: httpx2.Response) -> AsyncIterator[bytes]:
     """The body piece by piece, up to a size that no reply needs. Raises BadReply."""
     size = 0
-    async for piece in response.aiter_bytes():
+    packed = "content-encoding" in response.headers
+    async for piece in response.aiter_bytes() if packed else response.aiter_raw():
         size += len(piece)
         if size > MAX_REPLY_BYTES:
             raise BadReply("the body does not end")

@@ -135,14 +135,19 @@ class PrivateServer:
         """A connection as root, by the socket, which is root's only way in; with autocommit. The caller closes it."""
         import pymysql
 
-        return pymysql.connect(
+        from db import open_connection
+
+        connection = pymysql.connect(
             unix_socket=str(self.socket),
             user="root",
             password=self._accounts()["root"],
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=10,
+            defer_connect=True,
         )
+        open_connection(connection)
+        return connection
 
     # Starting and stopping
 

@@ -4,7 +4,9 @@ The server is this module's own, to be killed, frozen and filled; faults on the 
 """
 
 import contextlib
+import gc
 import logging
+import os
 import socket
 import threading
 import time
@@ -20,6 +22,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 import db
+from config import Settings
 from db import Database
 from dev.mariadb import PrivateServer
 from dev.proxy import CuttableProxy
@@ -321,13 +324,13 @@ def test_a_lost_commit_that_is_carried_out_only_after_we_looked_is_not_stored_tw
     client = client_for(db_port=proxy.port)
     for number in range(1, turn):
         chat(client, conversation_id, f"Q{number}")
-    proxy.delay_reply_to(INSERT_MESSAGES, 0.7)
+    proxy.delay_reply_to(INSERT_MESSAGES, LONG)
     answer = beside(chat, client, conversation_id, f"Q{turn}")
-    until(lambda: not proxy.armed)
-    time.sleep(0.2)
+    until(lambda: proxy.held)
     with root(server) as ask:
         ask("FLUSH TABLES WITH READ LOCK")  # a commit waits for its end
         proxy.delay_reply_to(COMMIT, LONG)
+        proxy.release()
         until(lambda: not proxy.armed)
         time.sleep(0.2)
         proxy.cut_all()
@@ -498,18 +501,13 @@ def while_a_tool_sleeps(model: ScriptedModel, proxy: Proxy, mark: Path) -> Calla
 def before_the_commit(model: ScriptedModel, proxy: Proxy, mark: Path) -> Callable[[], None]:
     model.says("A2")
     proxy.delay_reply_to(INSERT_MESSAGES, LONG)
-    return lambda: until(lambda: not proxy.armed)
+    return lambda: until(lambda: proxy.held)
 
 
 def after_the_commit(model: ScriptedModel, proxy: Proxy, mark: Path) -> Callable[[], None]:
     model.says("A2")
     proxy.delay_reply_to(COMMIT, LONG)
-
-    def done() -> None:
-        until(lambda: not proxy.armed)
-        time.sleep(0.3)  # the server has it by then
-
-    return done
+    return lambda: until(lambda: proxy.held)
 
 
 @pytest.mark.parametrize("point", [while_the_model_thinks, while_a_tool_sleeps, before_the_commit, after_the_commit])
@@ -721,6 +719,38 @@ def test_a_first_turn_waits_for_another_writer_of_the_same_conversation(
 # ---------------------------------------------------------------------------------------- the server refuses
 
 
+def open_files() -> int:
+    """How many files and sockets this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts open files as Linux does")
+def test_the_socket_file_is_a_way_in_and_one_that_leads_nowhere_leaves_nothing_open(
+    client_for: MakeClient, server: PrivateServer, store: Store, model: ScriptedModel, conversation_id: str
+) -> None:
+    model.echoes()
+    with root(server) as ask:
+        ask("CREATE USER 'near'@'localhost' IDENTIFIED BY 'near by'")
+        ask(f"GRANT ALL ON {store.settings['db_name']}.* TO 'near'@'localhost'")
+    account = {"db_user": "near", "db_password": "near by"}
+    try:
+        assert is_stored(chat(client_for(db_socket=str(server.socket), **account), conversation_id, "Q1"), 1)
+        assert pairs(store, conversation_id) == echoed("Q1")
+    finally:
+        with root(server) as ask:
+            ask("DROP USER 'near'@'localhost'")
+    nowhere = Database(Settings(**store.settings, db_socket=f"{server.socket}.old"))
+    gc.disable()
+    try:
+        before = open_files()
+        for _ in range(5):
+            with pytest.raises(pymysql.err.OperationalError, match="No such file"):
+                nowhere.connect()
+        assert open_files() == before
+    finally:
+        gc.enable()
+
+
 def test_a_server_without_room_for_another_connection_is_told_as_unavailable_until_there_is_room(
     client_for: MakeClient, server: PrivateServer, store: Store, model: ScriptedModel, conversation_id: str
 ) -> None:
@@ -778,11 +808,11 @@ def test_a_turn_whose_commit_is_refused_is_not_stored_later_either(
 ) -> None:
     model.echoes()
     client = client_for(db_port=proxy.port, db_pool_size=1)
-    proxy.delay_reply_to(INSERT_MESSAGES, 1.5)
+    proxy.delay_reply_to(INSERT_MESSAGES, LONG)
     answer = beside(chat, client, conversation_id, "Q1")
-    until(lambda: model.requests and not proxy.armed)
-    time.sleep(0.2)  # the server has written the messages, not committed
+    until(lambda: proxy.held)  # the server has written the messages, not committed
     with server_setting(server, "read_only", "1"):
+        proxy.release()
         assert refused(answer.result(LONG)) == UNAVAILABLE
     assert "save_turn failed: OperationalError (1290" in errors(caplog)[0]
     other = str(uuid.uuid4())
@@ -804,12 +834,12 @@ def test_a_commit_that_a_backup_keeps_waiting_is_given_up_and_not_stored_later_e
 ) -> None:
     model.echoes()
     client = client_for(db_port=proxy.port, db_pool_size=1)
-    proxy.delay_reply_to(INSERT_MESSAGES, 1.0)
+    proxy.delay_reply_to(INSERT_MESSAGES, LONG)
     answer = beside(chat, client, conversation_id, "Q1")
-    until(lambda: model.requests and not proxy.armed)
-    time.sleep(0.2)
+    until(lambda: proxy.held)
     with root(server) as ask:
         ask("FLUSH TABLES WITH READ LOCK")
+        proxy.release()
         assert refused(answer.result(LONG)) == UNAVAILABLE
         ask("UNLOCK TABLES")
     assert is_stored(chat(client, str(uuid.uuid4()), "Q1"), 1)

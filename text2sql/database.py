@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import sqlalchemy
 from sqlalchemy.engine import URL, make_url
 
+from db import open_connection
 from errors import ConfigError
 
 from .results import Cell, Table, binary, bit, number
@@ -212,7 +213,10 @@ class MySQL(Server):
         near = given.get("host") in (None, "localhost", "127.0.0.1", "::1")
         usual = {"connect_timeout": CONNECT_TIMEOUT_S, "charset": "utf8mb4", **({"ssl_disabled": True} if near else {})}
         given.pop("client_flag", None)  # SQLAlchemy's; it makes UPDATE count other rows
-        return pymysql.connect(**{**usual, **given, "conv": conv, "autocommit": True, "local_infile": False})
+        ours = {"conv": conv, "autocommit": True, "local_infile": False, "defer_connect": True}
+        connection = pymysql.connect(**{**usual, **given, **ours})
+        open_connection(connection)
+        return connection
 
     def open(self, limit_s: float) -> Any:
         connection = self.connect()
