@@ -11,7 +11,7 @@ from dev.common import say
 from dev.processes import become
 
 TABLES = """\
-tests/test_storage.py tests/test_storage_faults.py tests/test_migrations.py tests/idempotency tests/test_runs.py
+tests/storage tests/faults tests/test_migrations.py tests/idempotency tests/runs
 tests/test_access.py tests/test_conversations.py tests/test_chat.py tests/test_torture.py
 tests/text2sql tests/test_sample.py""".split()
 

@@ -12,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,10 @@ def service_for(store: Store, model: ScriptedModel, tmp_path: Path) -> Iterator[
     yield make
     for service in services:
         service.close()
+
+
+@pytest.fixture
+def beside() -> Iterator[Callable[..., "Future[Any]"]]:
+    """Does something beside the test: `beside(function, *arguments).result(LONG)`."""
+    with ThreadPoolExecutor(60) as threads:
+        yield threads.submit

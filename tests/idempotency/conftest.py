@@ -4,9 +4,7 @@ Where a lease or a key has to grow old, its row is edited: the server's clock is
 """
 
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -19,13 +17,6 @@ from tests.support.gate import Gate
 def key() -> str:
     """A key that nobody has used."""
     return str(uuid.uuid4())
-
-
-@pytest.fixture
-def beside() -> Iterator[Callable[..., "Future[Any]"]]:
-    """Does something beside the test: `beside(function, *arguments).result(LONG)`."""
-    with ThreadPoolExecutor(60) as threads:
-        yield threads.submit
 
 
 @pytest.fixture

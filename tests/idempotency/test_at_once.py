@@ -9,19 +9,8 @@ import pytest
 
 from tests.conftest import MakeClient, MakeService, Service, Store
 from tests.support.gate import Beside, Gate
-from tests.support.keyed import (
-    CONFLICT,
-    IN_PROGRESS,
-    MISMATCH,
-    Reply,
-    body_of,
-    chat,
-    is_replay,
-    key_row,
-    pairs,
-    post,
-    refused,
-)
+from tests.support.keyed import CONFLICT, IN_PROGRESS, MISMATCH, Reply, body_of, chat, is_replay, key_row, post, refused
+from tests.support.pairs import pairs
 from tests.support.scripted_model import ScriptedModel, completion, last_user_text
 from tests.support.waiting import LONG, until
 from tests.support.ways import WAYS

@@ -6,7 +6,8 @@ from fastapi.testclient import TestClient
 
 from tests.conftest import Store, path_of
 from tests.support.gate import Beside, Gate
-from tests.support.keyed import CONFLICT, MISMATCH, Row, chat, expire, key_row, pairs, post, refused
+from tests.support.keyed import CONFLICT, MISMATCH, Row, chat, expire, key_row, post, refused
+from tests.support.pairs import pairs
 from tests.support.scripted_model import ScriptedModel
 from tests.support.waiting import LONG
 from tests.support.ways import WAYS

@@ -13,7 +13,8 @@ from db import Database
 from idempotency import sweep_keys
 from tests.conftest import MakeClient, MakeSettings, Store
 from tests.support.gate import Beside
-from tests.support.keyed import chat, expire, is_replay, key_row, pairs
+from tests.support.keyed import chat, expire, is_replay, key_row
+from tests.support.pairs import pairs
 from tests.support.scripted_model import ScriptedModel
 from tests.support.waiting import LONG, until
 

@@ -19,10 +19,10 @@ from tests.support.keyed import (
     end_lease,
     is_replay,
     key_row,
-    pairs,
     post,
     refused,
 )
+from tests.support.pairs import pairs
 from tests.support.scripted_model import Json, ScriptedModel, completion
 from tests.support.ways import WAYS
 

@@ -4,7 +4,8 @@ import pytest
 
 from dev.proxy import COMMIT, CuttableProxy
 from tests.conftest import MakeClient, Store, path_of
-from tests.support.keyed import CONFLICT, chat, is_replay, key_row, pairs, refused
+from tests.support.keyed import CONFLICT, chat, is_replay, key_row, refused
+from tests.support.pairs import pairs
 from tests.support.scripted_model import Json, ScriptedModel, completion
 
 

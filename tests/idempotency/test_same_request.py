@@ -20,10 +20,10 @@ from tests.support.keyed import (
     chat,
     is_replay,
     key_row,
-    pairs,
     post,
     refused,
 )
+from tests.support.pairs import pairs
 from tests.support.scripted_model import Json, ScriptedModel
 from tests.support.waiting import LONG
 from tests.support.ways import WAYS, read_events

@@ -22,10 +22,10 @@ from tests.support.keyed import (
     expire,
     is_replay,
     key_row,
-    pairs,
     post,
     refused,
 )
+from tests.support.pairs import pairs
 from tests.support.scripted_model import Json, ScriptedModel, completion
 from tests.support.waiting import LONG, until
 from tests.support.ways import WAYS

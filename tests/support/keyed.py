@@ -1,6 +1,5 @@
 """Requests with an `Idempotency-Key`, their answers, and what MySQL holds of both."""
 
-import contextlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -76,21 +75,3 @@ def end_lease(store: Store, key: str) -> None:
 
 def expire(store: Store, key: str) -> None:
     store.rows("UPDATE idempotency_keys SET expires_at = NOW(6) - INTERVAL 1 SECOND WHERE name = %s", key)
-
-
-def pairs(store: Store, conversation_id: str, owner: str = "") -> list[tuple[str, str]]:
-    """The turns that MySQL holds at one moment: (question, answer). Fails if one of them is not whole."""
-    at = "WHERE conversation_id = %s AND owner = %s"
-    with contextlib.closing(store.connect()) as connection, connection.cursor() as cursor:
-        cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-        cursor.execute(f"SELECT turns FROM conversations {at}", (conversation_id, owner))
-        turns = list(cursor.fetchall())
-        cursor.execute(f"SELECT id, role, content, run_id FROM messages {at} ORDER BY id", (conversation_id, owner))
-        rows = list(cursor.fetchall())
-    assert turns == ([(len(rows) // 2,)] if rows else [])
-    assert [(number, role) for number, role, *_ in rows] == [
-        (number, "user" if number % 2 else "assistant") for number in range(1, 2 * (len(rows) // 2) + 1)
-    ]
-    assert [run_id for *_, run_id in rows][::2] == [run_id for *_, run_id in rows][1::2]
-    texts = [content for _, _, content, _ in rows]
-    return list(zip(texts[::2], texts[1::2], strict=True))
