@@ -127,12 +127,13 @@ class Turns:
         self.runs: dict[str, Run] = {}  # under way, by id
         self.max_of_one_owner: int | None = None  # turns of one owner at once
         self._tasks: dict[asyncio.Task[Turn], str] = {}  # with their owners
+        self._claiming: list[str] = []  # the owners of questions whose keys are looked at: they are under way, too
         self._lines: dict[tuple[str, str], Line] = {}
 
     @property
     def in_flight(self) -> int:
         """How many turns are under way, waiting ones too."""
-        return len(self._tasks)
+        return len(self._tasks) + len(self._claiming)
 
     async def answer(self, question: Question, body_of: BodyOf | None = None) -> Turn | Replayed:
         """Answer one message. Stores the message and the final answer, or neither. Raises ChatError."""
@@ -172,10 +173,13 @@ class Turns:
             lease_s = self.settings.turn_timeout_s + LEASE_MARGIN_S
             at = (question.owner, question.key, question.fingerprint, question.conversation_id or "")
             claim = Claim(*at, run.id, lease_s)
-            if (body := await self.database.run(claim_key, claim)) is not None:
+            if (body := await self._claim(claim)) is not None:
                 return Replayed(body)
-        line = self._lines.setdefault(place_of(question, run), Line(asyncio.Lock()))
-        line.length += 1
+        try:
+            line = self._stand_in_line(question, run)
+        except ConversationBusy:
+            await self._free(claim)
+            raise
         work = self._answer(question, line, run, claim, body_of)
         task = asyncio.create_task(work, name=f"run {run.id}")
         self._tasks[task] = question.owner
@@ -192,14 +196,35 @@ class Turns:
         return False
 
     def _admit(self, question: Question) -> None:
-        """Raise where this process takes no more: at all, of one owner, or in one conversation."""
-        if len(self._tasks) >= self.settings.max_in_flight:
+        """Raise where this process takes no more: at all, or of one owner."""
+        if self.in_flight >= self.settings.max_in_flight:
             raise Overloaded
-        if self.max_of_one_owner and list(self._tasks.values()).count(question.owner) >= self.max_of_one_owner:
+        of_owner = [*self._tasks.values(), *self._claiming].count(question.owner) if self.max_of_one_owner else 0
+        if self.max_of_one_owner and of_owner >= self.max_of_one_owner:
             raise RateLimited
-        busy = (question.owner, question.conversation_id or "") in self._lines
-        if busy and self.settings.conversation_busy == "reject":
+
+    async def _claim(self, claim: Claim) -> str | None:
+        """Claim a key; meanwhile its question counts as one under way. See claim_key."""
+        self._claiming.append(claim.owner)
+        try:
+            return await self.database.run(claim_key, claim)
+        finally:
+            self._claiming.remove(claim.owner)
+
+    async def _free(self, claim: Claim | None) -> None:
+        """Give a key back. Best effort: a lease ends by itself."""
+        if claim:
+            with contextlib.suppress(ChatError):
+                await self.database.run(free_key, claim)
+
+    def _stand_in_line(self, question: Question, run: Run) -> Line:
+        """The line of its conversation, with this question in it. Raises ConversationBusy where none may wait."""
+        place = place_of(question, run)
+        if place in self._lines and self.settings.conversation_busy == "reject":
             raise ConversationBusy(retry_after_s=1)
+        line = self._lines.setdefault(place, Line(asyncio.Lock()))
+        line.length += 1
+        return line
 
     async def _answer(
         self,
@@ -243,6 +268,12 @@ class Turns:
             result = RunResult(None, "error", run, budget, error.code)
             log.info("ended %s", error.code)
             raise
+        except Exception as error:
+            # A defect of ours: its caller is told so, if there still is one; here is the only place to see it whole.
+            log.error("run %s failed", run.id, exc_info=error)
+            defect = ChatError()
+            defect.run_id = run.id
+            raise defect from error
         finally:
             turn = Turn(question, result, number, milliseconds_since(started), history)
             if number is None:
@@ -251,11 +282,10 @@ class Turns:
         return replace(turn, body=body) if number is not None else turn
 
     async def _leave(self, turn: Turn, claim: Claim | None) -> None:
-        """What remains of a turn of which nothing was stored. Best effort: a lease ends by itself."""
-        with contextlib.suppress(ChatError):
-            if claim:
-                await self.database.run(free_key, claim)
-            if also := self._also(turn):
+        """What remains of a turn of which nothing was stored."""
+        await self._free(claim)
+        if also := self._also(turn):
+            with contextlib.suppress(ChatError):
                 await self.database.run(write_also, also)
 
     def _also(self, turn: Turn) -> list[Also]:
@@ -323,9 +353,6 @@ class Turns:
     def _ended(self, task: asyncio.Task[Turn]) -> None:
         del self._tasks[task]
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
-        if isinstance(error, Exception) and not isinstance(error, ChatError):
-            # A defect of ours: its caller is told so, if there still is one; here is the only place to see it whole.
-            log.error("%s failed", task.get_name(), exc_info=error)
         self._tell(error or task.result(), began=True)
 
     def _tell(self, outcome: Turn | BaseException, began: bool) -> None:
