@@ -6,6 +6,7 @@ number of threads is the number of connections. `await database.run(load_history
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import re
 import socket
@@ -114,8 +115,8 @@ class Database:
     def _work(
         self, function: Callable[Concatenate["Database", P], T], *args: P.args, **kwargs: P.kwargs
     ) -> Callable[[], T]:
-        """What a database thread is to do, counted as waiting from now on."""
-        given_up_at = time.monotonic() + MAX_QUEUE_S
+        """What a database thread is to do, counted as waiting from now on. What it logs is tied to who asked for it."""
+        given_up_at, context = time.monotonic() + MAX_QUEUE_S, contextvars.copy_context()
         self._count(waiting=1)
 
         def work() -> T:
@@ -124,7 +125,7 @@ class Database:
                 if time.monotonic() > given_up_at:
                     log.error("the database is too slow: no thread was free for %d s", MAX_QUEUE_S)
                     raise StoreUnavailable
-                return self.call(function, *args, **kwargs)
+                return context.run(lambda: self.call(function, *args, **kwargs))
             finally:
                 self._count(busy=-1)
 

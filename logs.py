@@ -27,13 +27,20 @@ def trace_id() -> str | None:
 
 
 class OneLine(logging.Formatter):
-    """Plain text; control characters of a message are escaped, so that nothing from outside can forge a line."""
+    """Plain text; control characters are escaped, so that nothing from outside can forge a line.
+
+    Only the stack of an exception takes more lines, each of which begins with a bar.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = record.message.translate(ESCAPES)
         record.request_id, record.run_id = REQUEST_ID.get(), RUN_ID.get()
         record.trace = f" {found}" if (found := trace_id()) else ""
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"| {line.translate(ESCAPES)}" for line in lines)
 
 
 class JsonLine(logging.Formatter):
@@ -63,6 +70,10 @@ def configure_logging(log_format: str) -> None:
     formatter = JsonLine() if log_format == "json" else OneLine(TEXT)
     handler.setFormatter(formatter)
     root.addHandler(handler)
+    if log_format == "json":
+        for server in ("uvicorn", "uvicorn.access"):  # which sets up its own lines before it asks for us
+            for own in logging.getLogger(server).handlers:
+                own.setFormatter(formatter)
     root.setLevel(logging.INFO)
     for chatty in ("httpx2", "httpcore2", "openai", "aiohttp", "asyncio", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 
@@ -11,7 +12,7 @@ import uvicorn
 
 import problems
 from logs import JsonLine, OneLine, configure_logging
-from tests.conftest import MakeClient, MakeService
+from tests.conftest import MakeClient, MakeService, free_port
 from tests.support.scripted_model import ScriptedModel
 
 
@@ -36,10 +37,24 @@ def test_the_log_ties_the_request_to_its_run_and_holds_no_text_and_no_key(
     assert service.http.post("/chat", json=body).status_code == 500
     service.end()
     log = service.log.read_text(encoding="utf-8")
-    lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in log.splitlines()]  # those of uvicorn too
     assert ("req-77", run_id) in [(line["request_id"], line["run_id"]) for line in lines]
     for secret in ("private", "sk-test", "Bearer", conversation_id, service.environment["DB_PASSWORD"]):
         assert secret not in log
+
+
+def test_what_the_database_has_to_say_is_tied_to_the_request_too(
+    service_for: MakeService, conversation_id: str
+) -> None:
+    service = service_for(LOG_FORMAT="json", DB_PORT=str(free_port()))
+    body = {"conversation_id": conversation_id, "message": "Hi"}
+    answer = service.http.post("/chat", json=body, headers={"x-request-id": "req-78"})
+    assert answer.json()["code"] == "store_unavailable"
+    service.end()
+    lines = [json.loads(line) for line in service.log.read_text(encoding="utf-8").splitlines()]
+    assert [(line["request_id"], line["run_id"]) for line in lines if line["logger"] == "db"] == [
+        ("req-78", answer.json()["run_id"])
+    ]
 
 
 def test_nothing_from_outside_can_forge_a_line_of_the_log() -> None:
@@ -47,6 +62,13 @@ def test_nothing_from_outside_can_forge_a_line_of_the_log() -> None:
     record = logging.LogRecord("x", logging.INFO, "f", 1, "name %s", (name,), None)
     assert len(OneLine("%(message)s").format(record).splitlines()) == 1
     assert "\x1b" not in OneLine("%(message)s").format(record)
+    try:
+        raise LookupError(name)
+    except LookupError:
+        record.exc_info = sys.exc_info()
+    first, *stack = OneLine("%(message)s").format(record).split("\n")
+    assert first.startswith("name a")
+    assert all(line.startswith("| ") and line.isprintable() for line in stack)
     assert len(JsonLine().format(record).split("\n")) == 1
     assert json.loads(JsonLine().format(record))["message"].startswith("name a\r\n")
 
