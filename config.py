@@ -83,9 +83,7 @@ class Settings(BaseModel):
         """
         if environ is None:
             file = os.environ.get("ENV_FILE", str(HERE / ".env"))
-            # Not interpolated: a password with a dollar sign stays what it is.
-            below = dotenv_values(file, interpolate=False, encoding="utf-8") if file else {}
-            environ = {name: value for name, value in below.items() if value is not None} | dict(os.environ)
+            environ = read_env_file(file) | dict(os.environ)
         return read_settings(cls, environ, environ=dict(environ))
 
     def section(self, prefix: str, section: type[Section]) -> Section:
@@ -123,6 +121,16 @@ class Settings(BaseModel):
         """The names of settings without which no model can be asked."""
         given = {"API_KEY": self.api_key.get_secret_value(), "DEFAULT_MODEL": self.default_model}
         return [name for name, value in given.items() if not value]
+
+
+def read_env_file(file: str | Path) -> dict[str, str]:
+    """The variables of a file such as `.env`; none where no file is named or there. Raises ConfigError."""
+    try:
+        # Not interpolated: a password with a dollar sign stays what it is. Some editors begin a file with a mark.
+        found = dotenv_values(file, interpolate=False, encoding="utf-8-sig") if file else {}
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8 text: save it as UTF-8") from None
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def read_settings(section: type[Section], environ: Mapping[str, str], prefix: str = "", /, **more: Any) -> Section:

@@ -21,7 +21,7 @@ import pymysql
 from pymysql.cursors import Cursor
 
 from config import Settings
-from errors import StoreUnavailable, TurnkeeperError
+from errors import ConfigError, StoreUnavailable, TurnkeeperError
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -86,7 +86,7 @@ def check_version(reported: str) -> None:
 
 
 class Database:
-    """Threads with a connection each. Nothing is opened before the first use."""
+    """Threads with a connection each. Nothing is opened before the first use. Building one raises ConfigError."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -293,7 +293,10 @@ class Database:
         """One context for all connections; none where the way to the server does not leave this machine."""
         settings = self.settings
         if settings.db_ssl_ca:
-            return ssl.create_default_context(cafile=settings.db_ssl_ca)
+            try:
+                return ssl.create_default_context(cafile=settings.db_ssl_ca)
+            except OSError as error:  # an error of TLS is one, too
+                raise ConfigError(f"DB_SSL_CA is no file of certificates (PEM): {error.strerror}") from error
         if settings.db_socket or settings.db_host in ("127.0.0.1", "localhost", "::1"):
             return None
         context = ssl.create_default_context()

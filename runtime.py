@@ -38,10 +38,14 @@ BUILT_IN: dict[str, Register] = {
 
 
 class Runtime:
-    """Everything of one application. `Runtime(settings)`; several with different settings live in one process."""
+    """Everything of one application. `Runtime(settings)`; several with different settings live in one process.
+
+    Building one raises ConfigError.
+    """
 
     def __init__(self, settings: Settings, capabilities: Mapping[str, Register] | None = None) -> None:
         self.settings = settings
+        settings.prompt()  # a file that cannot be read is found now, not by the first caller
         self.database = Database(settings)
         self.model = Model(settings)
         self.tools: ToolRegistry = ToolRegistry()
@@ -61,17 +65,21 @@ class Runtime:
         if register is None:
             try:
                 register = getattr(importlib.import_module(name), "register", None)
-            except (ImportError, TypeError) as error:  # TypeError: a name that begins with a dot
-                names = ", ".join(known)
+            except Exception as error:  # whatever a module raises that is not ours
+                names, why = ", ".join(known), f"{type(error).__name__}: {error}"
                 raise ConfigError(
-                    f"TOOLSETS names {name!r}, which is none of {names} and cannot be imported: {error}"
+                    f"TOOLSETS names {name!r}, which is none of {names} and cannot be imported: {why}"
                 ) from error
         if register is None:
             raise ConfigError(f"TOOLSETS names {name!r}; a module there needs a function register(runtime)")
         try:
             register(self)
+        except ConfigError:
+            raise
         except TypeError as error:  # a tool that cannot be described, or two of one name
             raise ConfigError(f"TOOLSETS: {name} cannot be registered: {error}") from error
+        except Exception as error:
+            raise ConfigError(f"TOOLSETS: {name} cannot be registered: {type(error).__name__}: {error}") from error
 
     def on_close(self, hook: Callable[[], Awaitable[None] | None]) -> None:
         """Have `hook` called when the application ends; the last one added comes first."""
@@ -93,6 +101,10 @@ class Runtime:
                 found["schema"] = "tables are missing or older than this release; run `python3 -m dev migrate`"
         if missing := self.settings.missing_for_model():
             found["model"] = f"{' and '.join(missing)} not set"
+        try:
+            self.settings.prompt()
+        except ConfigError as error:
+            found["prompt"] = str(error)
         return found
 
     async def keep_house(self) -> None:

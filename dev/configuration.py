@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from dev.common import ROOT
+from dev.common import ROOT, DevError
 
 # The settings of the application, so that tests can run without any of them. Names that begin like these belong to a
 # capability, to the database or to the client of the model.
@@ -21,11 +21,14 @@ PREFIXES = tuple("DB_ API_ TRACE_ TELEMETRY_ OTEL_ OPENAI_ MCP_ TEXT2SQL_ ONTOLO
 
 def read() -> dict[str, str]:
     """The environment with what `.env` adds to it. ENV_FILE names another file; empty, none is read."""
-    from dotenv import dotenv_values
+    from config import read_env_file
+    from errors import ConfigError
 
     name = os.environ.get("ENV_FILE", ".env")
-    from_file = dotenv_values(ROOT / name, interpolate=False) if name else {}
-    return {**{key: value for key, value in from_file.items() if value is not None}, **os.environ}
+    try:
+        return {**read_env_file(ROOT / name if name else ""), **os.environ}
+    except ConfigError as error:
+        raise DevError(str(error)) from None
 
 
 def is_set(environ: Mapping[str, str], *names: str) -> bool:

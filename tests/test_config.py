@@ -6,7 +6,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from config import Settings
+from dev import configuration
+from dev.common import DevError
 from errors import ConfigError
+from main import create_app
 
 
 def read(**environ: str) -> Settings:
@@ -91,12 +94,40 @@ def test_the_environment_wins_over_the_file_and_a_dollar_sign_stays_one(
     assert (settings.max_steps, settings.prompt()) == (5, "你好")
 
 
+@pytest.mark.parametrize("encoding", ["gbk", "utf-16"])
+def test_an_env_file_that_is_not_utf_8_is_named(tmp_path: Path, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "设置.env"
+    file.write_bytes("DEFAULT_MODEL=中文\n".encode(encoding))
+    monkeypatch.setenv("ENV_FILE", str(file))
+    with pytest.raises(ConfigError, match="设置.env is not UTF-8 text: save it as UTF-8"):
+        Settings.from_env()
+    with pytest.raises(DevError, match="设置.env is not UTF-8 text"):
+        configuration.read()
+
+
+def test_the_mark_that_some_editors_begin_a_file_with_is_not_part_of_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("MAX_STEPS=7\n", encoding="utf-8-sig")
+    monkeypatch.setenv("ENV_FILE", str(file))
+    assert Settings.from_env().max_steps == 7
+    assert configuration.read()["MAX_STEPS"] == "7"
+
+
+def test_certificates_that_are_none_are_named(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("none", encoding="ascii")
+    for file in (tmp_path / "ca.pem", tmp_path / "nowhere.pem"):
+        with pytest.raises(ConfigError, match="DB_SSL_CA is no file of certificates"):
+            create_app(read(DB_SSL_CA=str(file)))
+
+
 def test_a_prompt_may_come_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     file.write_text("请简短回答。\n", encoding="utf-8")
     assert read(SYSTEM_PROMPT_FILE=str(file)).prompt() == "请简短回答。"
     with pytest.raises(ConfigError, match="SYSTEM_PROMPT_FILE"):
-        read(SYSTEM_PROMPT_FILE=str(tmp_path / "none")).prompt()
+        create_app(read(SYSTEM_PROMPT_FILE=str(tmp_path / "none")))
 
 
 def test_a_capability_reads_its_own_section() -> None:

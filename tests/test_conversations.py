@@ -3,6 +3,7 @@
 import http.client
 import json
 import re
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urljoin
 
@@ -173,6 +174,16 @@ def test_the_tools_are_shown_with_their_schemas(client_for: MakeClient) -> None:
     assert [tool["name"] for tool in tools] == ["calculator", "current_time"]
     assert tools[0]["parameters"]["required"] == ["a", "b", "operation"]
     assert tools[0]["parameters"]["properties"]["operation"]["enum"] == ["add", "subtract", "multiply", "divide"]
+
+
+def test_readyz_names_a_prompt_that_has_gone(client_for: MakeClient, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.md"
+    file.write_text("Be brief.", encoding="utf-8")
+    client = client_for(system_prompt_file=str(file))
+    assert client.get("/readyz").status_code == 200
+    file.unlink()
+    answer = client.get("/readyz")
+    assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (503, ["prompt"])
 
 
 def test_readyz_names_what_is_missing_and_healthz_asks_nobody(client_for: MakeClient) -> None:

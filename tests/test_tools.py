@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 from zoneinfo import ZoneInfo
 
@@ -346,6 +347,17 @@ def test_a_toolset_that_is_not_there_is_named_with_those_that_are(name: str, mod
     with pytest.raises(ConfigError, match="TOOLSETS names .*which is none of calculator, clock") as raised:
         runtime_with(name)
     assert name in str(raised.value)
+
+
+@pytest.mark.parametrize("source", ["1 / 0", "def register(runtime): 1 / 0"], ids=["imported", "registered"])
+def test_a_toolset_that_breaks_is_named_with_what_broke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    (tmp_path / "breaks.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "breaks", raising=False)
+    with pytest.raises(ConfigError, match="TOOLSETS.*breaks.*ZeroDivisionError: division by zero"):
+        runtime_with("breaks")
 
 
 def test_a_module_without_a_function_register_is_told_what_is_missing(module: types.ModuleType) -> None:

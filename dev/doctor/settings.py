@@ -39,8 +39,6 @@ def check_configuration(case: Case) -> Finding:
         named = [name for name in case.sources if re.search(rf"\b{name}\b", str(error))]
         mend = f"Mend {case.origin(*named)}; " if named else ""
         return fail(str(error), f"{mend}docs/configuration.md says what is expected.")
-    except OSError as error:  # of a file, or of what should be certificates
-        return fail(f"DB_SSL_CA is no file of certificates: {error.strerror}", f"Mend {case.origin('DB_SSL_CA')}.")
     case.stack.callback(case.database.close)
     finding = ok(told_sources(case.sources), *odd_lines(set(fields)), *hidden_values(case))
     return replace(finding, settings={name: told_setting(case, name) for name in case.sources})
@@ -85,7 +83,7 @@ def values_in_file() -> dict[str, str | None]:
     from dotenv import dotenv_values
 
     path = env_file()
-    return dotenv_values(path, interpolate=False, encoding="utf-8") if path is not None else {}
+    return dotenv_values(path, interpolate=False, encoding="utf-8-sig") if path is not None else {}
 
 
 def source_of(name: str, chosen: Mapping[str, str]) -> str:
