@@ -59,7 +59,7 @@ FINISH = (
 FREE = "DELETE FROM idempotency_keys WHERE owner = %s AND name = %s AND run_id = %s AND state = 'running'"
 FORGET_ANSWERS = (
     "UPDATE idempotency_keys SET state = 'deleted', answer = NULL "
-    "WHERE conversation_id = %s AND owner = %s AND state = 'done'"
+    "WHERE conversation_id = %s AND owner = %s AND state IN ('running', 'done')"
 )
 SWEEP = "DELETE FROM idempotency_keys WHERE expires_at < NOW(6) ORDER BY expires_at LIMIT %s"
 
@@ -122,7 +122,10 @@ def free_key(database: Database, claim: Claim) -> None:
 
 
 def forget_answers(cursor: Cursor, owner: str, conversation_id: str) -> None:
-    """Empty the keys of a conversation that is being deleted; that they were used is remembered until they expire."""
+    """Empty the keys of a conversation that is being deleted; that they were used is remembered until they expire.
+
+    Those of turns under way too: a turn that ends with a conflict is sent again by many clients of themselves.
+    """
     cursor.execute(FORGET_ANSWERS, (conversation_id, owner))
 
 

@@ -24,7 +24,7 @@ import mcp_bridge
 import openai_api
 import runs
 import text2sql
-from access import caller_of
+from access import CallerByKey, caller_of
 from config import Settings
 from errors import (
     BodyTooLarge,
@@ -121,6 +121,7 @@ def chat_router(runtime: Runtime, caller: Caller = local_caller, close_with_app:
         if close_with_app:
             await runtime.close()
 
+    caller = caller if caller is local_caller or isinstance(caller, CallerByKey) else checked(caller)
     # An escaped character takes up to 12 bytes; the rest is for everything around the message.
     body_limit = 12 * runtime.settings.max_message_chars + 65_536
     router = APIRouter(
@@ -135,6 +136,17 @@ def chat_router(runtime: Runtime, caller: Caller = local_caller, close_with_app:
     for add_more in runtime.routers:
         add_more(router, caller)
     return router
+
+
+def checked(caller: Caller) -> Caller:
+    """A host's dependency whose answer is an owner: MySQL would take the number 0 for every name that is no number."""
+
+    async def owner(found: Annotated[Any, Depends(caller)]) -> str:
+        if not isinstance(found, str) or len(found) > 100 or found.encode("utf-8", "ignore").decode() != found:
+            raise TypeError("the dependency that says who is calling has to give text of at most 100 characters")
+        return found
+
+    return owner
 
 
 def operation_ids() -> Callable[[APIRoute], str]:

@@ -5,10 +5,12 @@ owner of what a caller stores is the key's name, or `name/user` where the key ma
 """
 
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from fastapi import Request
+from fastapi.openapi.models import HTTPBearer
+from fastapi.security.base import SecurityBase
 from limits import RateLimitItem, parse
 from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
@@ -18,6 +20,11 @@ from errors import ConfigError, InvalidRequest, MayNot, RateLimited, Unauthorize
 from runtime import Runtime
 
 from .keys import Key, Keys
+
+USER = (
+    "a name that can be printed, without spaces at the ends, at most 100 characters with the key's name; "
+    "what is not ASCII is percent-encoded UTF-8"
+)
 
 __all__ = ["AccessSettings", "Caller", "Key", "Keys", "caller_of", "may", "require"]
 
@@ -39,25 +46,36 @@ class Caller:
     owner: str
 
 
-def caller_of(runtime: Runtime) -> Callable[[Request], Awaitable[str]] | None:
-    """The dependency that knows callers by their keys; None where no keys are set. Raises ConfigError."""
-    settings = runtime.settings.section("api", AccessSettings)
-    keys = Keys.read(settings.keys, settings.keys_file)
-    if keys is None:
-        return None
-    limit = rate_of(settings.rate)
-    limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
-    runtime.turns.max_of_one_owner = settings.in_flight or None
+class CallerByKey(SecurityBase):
+    """The dependency that knows callers by their keys; a scheme in the OpenAPI document, so that /docs can send one."""
 
-    async def caller(request: Request) -> str:
-        found = identify(keys, request)
+    scheme_name = "key"
+    model = HTTPBearer(
+        description="One of the service's keys. One that may act for `users` names the user in `X-User-Id`."
+    )
+
+    def __init__(self, keys: Keys, limit: RateLimitItem | None) -> None:
+        self._keys, self._limit = keys, limit
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    async def __call__(self, request: Request) -> str:
+        found = identify(self._keys, request)
+        limit, limiter = self._limit, self._limiter
         if limit and not limiter.hit(limit, found.owner):
             reset = limiter.get_window_stats(limit, found.owner).reset_time
             raise RateLimited(retry_after_s=max(1.0, min(reset - time.time(), limit.get_expiry())))
         request.state.caller = found
         return found.owner
 
-    return caller
+
+def caller_of(runtime: Runtime) -> CallerByKey | None:
+    """The dependency that knows callers by their keys; None where no keys are set. Raises ConfigError."""
+    settings = runtime.settings.section("api", AccessSettings)
+    keys = Keys.read(settings.keys, settings.keys_file)
+    if keys is None:
+        return None
+    runtime.turns.max_of_one_owner = settings.in_flight or None
+    return CallerByKey(keys, rate_of(settings.rate))
 
 
 def identify(keys: Keys, request: Request) -> Caller:
@@ -66,15 +84,19 @@ def identify(keys: Keys, request: Request) -> Caller:
     key = keys.find(token.strip()) if scheme.lower() == "bearer" else None
     if key is None:
         raise Unauthorized
-    user = request.headers.get("x-user-id")
-    if user is None:
+    named = request.headers.get("x-user-id")
+    if named is None:
         return Caller(key, key.name)
     if "users" not in key.may:
         raise MayNot(what="act for the user in X-User-Id")
+    try:
+        user = unquote(named, errors="strict") if named.isascii() else ""
+    except UnicodeDecodeError:
+        user = ""
     # A key's name has no slash, so nobody can pass for the user of another key by a clever name.
     owner = f"{key.name}/{user}"
     if not user or len(owner) > 100 or user != user.strip() or not user.isprintable():
-        raise InvalidRequest(what="X-User-Id: a name that can be printed, without spaces at the ends, not too long")
+        raise InvalidRequest(what=f"X-User-Id: {USER}", errors=[{"field": "X-User-Id", "detail": USER}])
     return Caller(key, owner)
 
 

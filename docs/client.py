@@ -80,7 +80,7 @@ class Turnkeeper:
         self, url: str, key: str = "", *, user: str = "", tries: int = 4, timeout_s: float = 330, pause_s: float = 0.5
     ) -> None:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        headers |= {"X-User-Id": user} if user else {}  # for a key that may act for users
+        headers |= {"X-User-Id": quote(user, safe="")} if user else {}  # for a key that may act for users
         self.http = httpx2.Client(base_url=url, headers=headers, timeout=httpx2.Timeout(timeout_s, connect=5))
         self.tries, self.pause_s = tries, pause_s
 

@@ -98,17 +98,31 @@ def test_a_key_that_may_acts_for_the_users_it_names_and_no_other_does(
 ) -> None:
     model.says("Hello.").then_says("Hello.")
     assert say(keyed, bearer(DESK, x_user_id="u1"), conversation_id) == 200
-    assert say(keyed, bearer(DESK, x_user_id="u2"), conversation_id) == 200
+    assert say(keyed, bearer(DESK, x_user_id="%E5%B0%8F%E6%98%8E"), conversation_id) == 200
     owners = store.rows("SELECT owner FROM conversations WHERE conversation_id = %s ORDER BY id", conversation_id)
-    assert owners == [("desk/u1",), ("desk/u2",)]
+    assert owners == [("desk/u1",), ("desk/小明",)]
     assert keyed.get(path_of(conversation_id), headers=bearer(DESK)).status_code == 404
     answer = keyed.get("/api/conversations", headers=bearer(ALICE, x_user_id="u1"))
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
 
 
-@pytest.mark.parametrize("user", ["", " u", "a\tb", "x" * 100])
+@pytest.mark.parametrize("user", ["", " u", "a\tb", "x" * 100, "小明", "é", "%ff", "a%0Ab", "%20u"])
 def test_a_user_whose_name_cannot_be_an_owner_is_refused(keyed: TestClient, user: str) -> None:
-    assert keyed.get("/api/conversations", headers=bearer(DESK, x_user_id=user)).status_code == 422
+    headers = {name: value.encode() for name, value in bearer(DESK, x_user_id=user).items()}
+    answer = keyed.get("/api/conversations", headers=headers)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "X-User-Id")
+    assert "percent-encoded UTF-8" in answer.json()["detail"]
+
+
+def test_the_page_of_the_interface_can_send_a_key_where_one_is_needed(
+    keyed: TestClient, client_for: MakeClient
+) -> None:
+    document = keyed.get("/openapi.json").json()
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    assert document["paths"]["/chat"]["post"]["security"] == [{"key": []}]
+    assert document["paths"]["/api/runs"]["get"]["security"] == [{"key": []}]
+    assert "security" not in document["paths"]["/healthz"]["get"]
+    assert "securitySchemes" not in client_for().get("/openapi.json").json()["components"]
 
 
 @pytest.mark.parametrize(

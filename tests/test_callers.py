@@ -1,12 +1,14 @@
 """Who is served where there are no keys: callers on this machine, and no web page that reaches in through a browser."""
 
+from typing import Any
+
 import pytest
 from fastapi import FastAPI, Header
 from fastapi.testclient import TestClient
 
 from main import chat_router, create_app
 from runtime import Runtime
-from tests.conftest import MakeClient, MakeSettings, Store
+from tests.conftest import MakeClient, MakeSettings, Store, path_of
 from tests.support.scripted_model import ScriptedModel
 
 PATHS = ["/api/conversations", "/api/tools", "/healthz", "/readyz"]
@@ -89,3 +91,27 @@ def test_a_host_application_says_itself_who_calls_and_what_is_stored_belongs_to_
         assert client.get("/assistant/api/conversations/none", headers={"x-user": "a"}).json()["code"] == "not_found"
     owners = store.rows("SELECT owner FROM conversations WHERE conversation_id = %s ORDER BY id", conversation_id)
     assert owners == [("alice",), ("bob",)]
+
+
+@pytest.mark.parametrize("found", [0, False, 7, None, "x" * 101, "\ud800"], ids=repr)
+def test_what_names_no_owner_is_a_defect_of_the_host_and_reaches_nothing(
+    settings_for: MakeSettings, store: Store, model: ScriptedModel, conversation_id: str, found: Any, client: TestClient
+) -> None:
+    model.says("Hello.")
+    client.post("/chat", json={"conversation_id": conversation_id, "message": "Hi"})
+
+    async def user() -> Any:
+        return found
+
+    host = FastAPI()
+    host.include_router(chat_router(Runtime(settings_for()), caller=user), prefix="/assistant")
+    with TestClient(host, raise_server_exceptions=False) as visitor:
+        answers = [
+            visitor.post("/assistant/chat", json={"conversation_id": conversation_id, "message": "Hi"}),
+            visitor.get("/assistant/api/conversations"),
+            visitor.delete(f"/assistant{path_of(conversation_id)}"),
+        ]
+        for answer in answers:
+            assert (answer.status_code, answer.json()["code"]) == (500, "internal_error")
+    assert len(model.requests) == 1
+    assert len(store.messages(conversation_id)) == 2

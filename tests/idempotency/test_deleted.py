@@ -70,5 +70,7 @@ def test_a_conversation_deleted_while_a_turn_with_a_key_is_answered_stays_delete
     assert client.delete(path_of(conversation_id)).status_code == 204
     gates[0].open()
     assert refused(answer.result(LONG)) == CONFLICT
+    assert refused(chat(client, conversation_id, "Q2", key)) == CONFLICT  # as clients do by themselves after a 409
     assert pairs(store, conversation_id) == []
-    assert key_row(store, key) is None
+    row = key_row(store, key)
+    assert row and (row.state, row.answer) == ("deleted", None)
