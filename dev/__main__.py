@@ -81,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     command("doctor", "look for what keeps this checkout from working, and say what to do")
     command("bench", "measure what a turn costs")
     command("torture", "kill, freeze and cut everything at any moment, and look whether a turn was lost or doubled")
-    command("owner", "hand what was stored without keys to an owner")
+    command("owner", "hand what was stored without keys, or what another owner has, to an owner")
     command("key", "make a key for a caller")
     return parser
 

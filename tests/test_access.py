@@ -9,12 +9,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from access.keys import Keys, hash_of, new_key
-from db import Database
 from dev import owners
 from dev.common import DevError
-from dev.owners import hand_over
 from errors import ConfigError
-from tests.conftest import MakeClient, MakeService, MakeSettings, Store, path_of
+from tests.conftest import MakeClient, MakeService, Store, path_of
 from tests.support.scripted_model import ScriptedModel
 
 ALICE, BOB, DESK = "key-of-alice-123456", "key-of-bob-1234567", "key-of-the-desk-12345"
@@ -209,29 +207,8 @@ def test_a_bad_rate_is_named(client_for: MakeClient) -> None:
         client_for(environ={"API_KEYS": f"alice:{ALICE}", "API_RATE": "often"})
 
 
-def test_what_was_stored_without_keys_is_handed_to_an_owner_once_keys_arrive(
-    client_for: MakeClient, store: Store, model: ScriptedModel, conversation_id: str, settings_for: MakeSettings
-) -> None:
-    names = [f"{conversation_id}-{n}" for n in range(3)]
-    for name in names:
-        model.says(f"I am {name}.")
-        headers = {"idempotency-key": f"key-of-{names.index(name)}-{conversation_id[-12:]}"}
-        body = {"conversation_id": name, "message": "Hi"}
-        assert client_for().post("/chat", json=body, headers=headers).status_code == 200
-    database = Database(settings_for())
-    try:
-        assert hand_over(database, "carol") >= 3
-        assert hand_over(database, "carol") == 0
-    finally:
-        database.close()
-    for name in names:
-        assert store.messages(name, "carol") == [("user", "Hi"), ("assistant", f"I am {name}.")]
-        assert store.messages(name) == []
-        assert store.rows("SELECT owner FROM idempotency_keys WHERE conversation_id = %s", name) == [("carol",)]
-
-
 @pytest.mark.parametrize("command", [owners.key, owners.owner])
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["a b"], [""]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["a b"], [""], ["a", "--from"], ["a", "--from", "a"]])
 def test_what_is_no_name_makes_no_key_and_hands_nothing_over(
     command: Callable[[list[str]], int], arguments: list[str]
 ) -> None:
