@@ -5,11 +5,23 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field, create_model
 
 from access import may
-from errors import BodyTooLarge, ModelError, ModelUnavailable, NotFound, Overloaded, StoreUnavailable, TurnConflict
+from errors import (
+    BodyTooLarge,
+    IdempotencyMismatch,
+    InvalidRequest,
+    ModelError,
+    ModelUnavailable,
+    NotFound,
+    Overloaded,
+    RequestInProgress,
+    StoreUnavailable,
+    TurnConflict,
+)
+from idempotency import fingerprint_of
 from problems import as_chat_error, check_length, language_of, mark_of, page_of, problems
 from run import LIMITS, ToolLimit
 from runtime import Runtime
@@ -25,6 +37,12 @@ RunId = Annotated[str, Path(pattern=r"^[0-9a-f-]{36}$")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Route = TypeVar("Route", bound=Callable[..., Any])
 After = Annotated[str | None, Query(max_length=100)]
+KEY = "Idempotency-Key"
+IdempotencyKey = Annotated[
+    str | None,
+    Header(alias=KEY, min_length=1, max_length=255, pattern=r"^[!-~]+$", description="only with a conversation_id"),
+]
+REPLAYED = {"Idempotency-Replayed": "true"}
 
 
 class RunRequest(Shape):
@@ -37,13 +55,25 @@ class RunRequest(Shape):
     model: str | None = Field(None, min_length=1, max_length=200)
     include_trace: bool = True
 
-    def asked_by(self, owner: str, longest: int) -> Question:
-        """What a turn is begun with. Raises InvalidRequest for a question longer than this service takes."""
+    def asked_by(self, owner: str, longest: int, key: str | None = None) -> Question:
+        """What a turn is begun with.
+
+        key: the caller's Idempotency-Key. Raises InvalidRequest for one outside any conversation, where nothing is
+        stored that could be given again, and for a question longer than this service takes.
+        """
         check_length("question", self.question, longest)
+        if key and self.conversation_id is None:
+            detail = "a key is kept with the turn it stores, so it needs a conversation_id; leave the header out"
+            raise InvalidRequest(what=f"{KEY}: {detail}", errors=[{"field": KEY, "detail": detail}])
         given = self.model_dump(exclude={"question", "include_trace", *LIMITS})
         asked = {limit.tool: getattr(self, name, None) for name, limit in LIMITS.items()}
         calls_of = {tool: calls for tool, calls in asked.items() if calls is not None}
-        return Question(owner=owner, message=self.question, max_calls_of=calls_of, **given)
+        same = fingerprint_of({"api": "runs", **self.model_dump(exclude_none=True)}) if key else ""
+        return Question(owner=owner, message=self.question, max_calls_of=calls_of, key=key, fingerprint=same, **given)
+
+    def body_in(self, language: str) -> Callable[[Turn], str]:
+        """What makes the body of the answer as text."""
+        return lambda turn: ChatReply.of(turn, language, self.include_trace).model_dump_json(exclude_unset=True)
 
 
 def taking(limits: Mapping[str, ToolLimit]) -> Callable[[Route], Route]:
@@ -101,32 +131,46 @@ def add_asking(router: APIRouter, runtime: Runtime, caller: Callable[..., str | 
     """The routes that run a question, whole and as it happens."""
     Owner = Annotated[str, Depends(caller)]
     tags: list[str | Enum] = ["runs"]
-    errors = problems(BodyTooLarge, TurnConflict, ModelError, ModelUnavailable, StoreUnavailable, Overloaded)
+    errors = problems(
+        BodyTooLarge,
+        TurnConflict,
+        RequestInProgress,
+        IdempotencyMismatch,
+        ModelError,
+        ModelUnavailable,
+        StoreUnavailable,
+        Overloaded,
+    )
     longest = runtime.settings.max_message_chars
     limits = {name: limit for name, limit in LIMITS.items() if runtime.tools.get(limit.tool)}
 
-    @router.post("/api/runs", tags=tags, responses=errors, response_model_exclude_unset=True)
+    @router.post("/api/runs", tags=tags, response_model=ChatReply, responses=errors)
     @taking(limits)
-    async def run_question(body: RunRequest, request: Request, owner: Owner) -> ChatReply:
-        """Answer a question, by default outside any conversation and with its trace."""
-        turn = await runtime.turns.answer(body.asked_by(owner, longest))
-        assert not isinstance(turn, Replayed)
-        return ChatReply.of(turn, language_of(request), body.include_trace)
+    async def run_question(body: RunRequest, request: Request, owner: Owner, key: IdempotencyKey = None) -> Response:
+        """Answer a question, by default outside any conversation and with its trace.
+
+        Within a conversation, sent again with the same Idempotency-Key, it is answered again and not done again.
+        """
+        body_of = body.body_in(language_of(request))
+        turn = await runtime.turns.answer(body.asked_by(owner, longest, key), body_of=body_of)
+        if isinstance(turn, Replayed):
+            return Response(turn.body, headers=REPLAYED, media_type="application/json")
+        return Response(turn.body or body_of(turn), media_type="application/json")
 
     @router.post("/api/runs/stream", tags=tags, responses=errors | EVENTS, response_class=Response)
     @taking(limits)
-    async def run_question_stream(body: RunRequest, request: Request, owner: Owner) -> EventStream:
+    async def run_question_stream(
+        body: RunRequest, request: Request, owner: Owner, key: IdempotencyKey = None
+    ) -> EventStream:
         """The same, told as it happens; the events are those of `/chat/stream`."""
         language = language_of(request)
-
-        def body_of(turn: Turn) -> str:
-            return ChatReply.of(turn, language, body.include_trace).model_dump_json(exclude_unset=True)
 
         def problem(error: Exception) -> dict[str, Any]:
             return as_chat_error(error, request.method).problem(language)
 
-        events, _ = await begin_telling(runtime.turns, body.asked_by(owner, longest), body_of, problem)
-        return EventStream(events, headers=EVENT_HEADERS)
+        question, body_of = body.asked_by(owner, longest, key), body.body_in(language)
+        events, replayed = await begin_telling(runtime.turns, question, body_of, problem)
+        return EventStream(events, headers=EVENT_HEADERS | (REPLAYED if replayed else {}))
 
     @router.post("/api/runs/{run_id}/cancel", tags=tags, responses=problems(StoreUnavailable), status_code=202)
     async def cancel_run(run_id: RunId, owner: Owner) -> Cancelled:
