@@ -25,6 +25,7 @@ NOTICES = {  # for people, in English and Chinese
     "length": ("The answer was longer than it may be and was cut off.", "回答超过长度上限而被截断。"),
     "content_filter": ("The model service's content filter stopped the answer.", "模型服务的内容过滤中止了回答。"),
     "cancelled": ("The run was cancelled.", "本次运行已取消。"),
+    "tool_calls": ("The answer waits for the caller's own tools.", "回答需等待调用方自己的工具结果。"),
 }
 
 

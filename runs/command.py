@@ -27,7 +27,7 @@ from runtime import Runtime
 from shapes import ChatReply
 from turn import Begun, Question, Turn
 
-from .files import NotARun, read_run_file, with_every_field, write_run_file
+from .files import NotARun, read_run_file, try_writing, with_every_field, write_run_file
 from .readable import as_text, compact, visible
 from .routes import STEPS, TOOL_CALLS, RunRequest
 from .store import as_json, bounded, get_run, record_of
@@ -159,7 +159,7 @@ def ask(given: argparse.Namespace, build: Callable[[Settings], Runtime]) -> int:
     question = question_of(given, settings.max_message_chars)
     runtime = build(settings)
     if given.trace_file:
-        given.trace_file.parent.mkdir(parents=True, exist_ok=True)  # what cannot be written is found out before
+        try_writing(given.trace_file)
     ended: list[Turn] = []
     runtime.turns.recorders.append(ended.append)
     progress = Progress(live=sys.stdout.isatty() and not given.json)
@@ -171,8 +171,13 @@ def ask(given: argparse.Namespace, build: Callable[[Settings], Runtime]) -> int:
         raise as_chat_error(error, "") from error
     finally:
         progress.end_line()
+        unwritten = False
         if given.trace_file and ended:
-            write_run_file(given.trace_file, json.loads(bounded(record_of(ended[-1], settings.default_model))))
+            try:
+                write_run_file(given.trace_file, json.loads(bounded(record_of(ended[-1], settings.default_model))))
+            except OSError as error:  # the answer is not lost with it
+                say(f"Error: the run was not written to {given.trace_file}: {error}")
+                unwritten = True
     reply = ChatReply.of(turn, language(), with_trace=False)
     if given.json:
         print(reply.model_dump_json(exclude_unset=True))
@@ -180,6 +185,8 @@ def ask(given: argparse.Namespace, build: Callable[[Settings], Runtime]) -> int:
         print(visible(reply.answer))
     if reply.notice:
         say(reply.notice)
+    if unwritten:
+        return FAILED
     return ANSWERED if reply.status == "completed" else STOPPED_EARLY
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,15 @@ def write_run_file(file: Path, record: dict[str, Any]) -> None:
         part.replace(file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def try_writing(file: Path) -> None:
+    """Find out before a run whether its file can be written. Raises OSError."""
+    if file.is_dir():
+        raise IsADirectoryError(f"{file} is a folder; name a file in it")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=file.parent):
+        pass
 
 
 def read_run_file(file: Path) -> dict[str, Any]:

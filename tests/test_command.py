@@ -169,6 +169,7 @@ def test_an_error_exits_with_1_after_the_trace_is_written(run: Run, model: Scrip
         (["ask", "Q"], {"MAX_STEPS": "ten"}, "MAX_STEPS is 'ten'"),
         (["ask", "Q", "--conversation", "a"], NO_DATABASE, "Error store_unavailable: "),
         (["ask", "Q", "--trace-file", "/dev/null/trace.json"], {}, "Error: "),
+        (["ask", "Q", "--trace-file", "."], {}, "is a folder; name a file in it"),
         (["dance"], {}, "invalid choice"),
         (["show"], {}, "required: RUN|FILE"),
         (["show", "none.json"], {}, "none.json cannot be read: No such file"),
