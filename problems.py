@@ -264,9 +264,9 @@ async def local_caller(request: Request) -> str:
     browser, by a foreign origin or a rebound name, has others. What comes through a proxy comes from somewhere else.
     """
     client = request.client.host if request.client else None
-    host = urlsplit(f"//{request.headers.get('host', '')}").hostname
+    host = host_of(f"//{request.headers.get('host', '')}")
     origin = request.headers.get("origin")
-    if not is_loopback(client) or not is_loopback(host) or (origin and not is_loopback(urlsplit(origin).hostname)):
+    if not is_loopback(client) or not is_loopback(host) or (origin and not is_loopback(host_of(origin))):
         raise Forbidden
     if any(name in PROXIED for name, _ in request.headers.raw):
         raise Forbidden
@@ -295,3 +295,12 @@ def mark_of(kind: str, cursor: str | None) -> int | None:
 def page_of(kind: str, rows: list[dict[str, Any]], mark: int | None) -> dict[str, Any]:
     """A page of a list; mark: where the next one begins, None at the end."""
     return {"data": rows, "has_more": mark is not None, "next": cursor_of(kind, mark)}
+
+
+def host_of(url: str) -> str | None:
+    """The host that a URL names; None where it names none or is malformed."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        if re.fullmatch(r"(\[[^][]*\]|[^][]*)(:\d*)?", parts.netloc):  # urlsplit lets a text follow the bracket
+            return parts.hostname
+    return None
