@@ -62,10 +62,12 @@ def language_of(request: Request) -> str:
     """`zh` where the caller prefers Chinese to English, else `en`."""
     best, best_weight = "en", 0.0
     for part in request.headers.get("accept-language", "").split(","):
-        tag, _, weight = part.strip().lower().partition(";q=")
-        value = float(weight) if re.fullmatch(r"\d(\.\d{1,3})?", weight) else 1.0
-        if tag[:2] in ("zh", "en") and value > best_weight:
-            best, best_weight = tag[:2], value
+        tag, _, parameter = part.lower().partition(";")
+        weight = re.fullmatch(r"\s*q=([01](?:\.\d{0,3})?)\s*", parameter)
+        value = float(weight[1]) if weight else 1.0
+        language = tag.strip().partition("-")[0]
+        if language in ("zh", "en") and value > best_weight:
+            best, best_weight = language, value
     return best
 
 
