@@ -52,10 +52,12 @@ from problems import (
     language_of,
     local_caller,
     mark_of,
+    name_request,
     page_of,
     problem_answer,
     problem_route,
     problems,
+    with_usual_headers,
 )
 from runs.command import command
 from runtime import Caller, Register, Runtime
@@ -315,10 +317,11 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def unknown(request: Request, error: HTTPException) -> Response:
+        name_request(request)
         answer = problem_answer(request, as_chat_error(error, request.method))
         if error.headers:
             answer.headers.update(error.headers)
-        return answer
+        return with_usual_headers(answer)
 
     return app
 

@@ -127,6 +127,23 @@ def check_length(field: str, text: str, longest: int) -> None:
         raise InvalidRequest(what=f"{field}: {detail}", errors=[{"field": field, "detail": detail}])
 
 
+# ---------------------------------------------------------------------------------------- routes
+
+
+def name_request(request: Request) -> None:
+    """Take the id that the caller gives the request, or make one; the log and the answer carry it."""
+    given = request.headers.get("x-request-id", "")
+    REQUEST_ID.set(given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else f"{getrandbits(128):032x}")
+
+
+def with_usual_headers(answer: Response) -> Response:
+    """An answer with what every answer of this service carries."""
+    answer.headers["X-Request-Id"] = REQUEST_ID.get()
+    answer.headers["X-Content-Type-Options"] = "nosniff"
+    answer.headers.setdefault("Cache-Control", "no-store")
+    return answer
+
+
 ErrorAnswer = Callable[[Request, ChatError], Response]
 
 
@@ -177,18 +194,14 @@ class ProblemRoute(APIRoute):
         async def handle(request: Request) -> Response:
             bounded = BoundedRequest(request.scope, request.receive)
             bounded.limit = self.body_limit
-            given = request.headers.get("x-request-id", "")
-            REQUEST_ID.set(given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else f"{getrandbits(128):032x}")
+            name_request(request)
             try:
                 answer: Response = await handler(bounded)
             except Exception as error:
                 if self.is_for_the_host(error, request):
                     raise
                 answer = self.error_answer(request, as_chat_error(error, request.method))
-            answer.headers["X-Request-Id"] = REQUEST_ID.get()
-            answer.headers["X-Content-Type-Options"] = "nosniff"
-            answer.headers.setdefault("Cache-Control", "no-store")
-            return answer
+            return with_usual_headers(answer)
 
         return handle
 
@@ -225,9 +238,11 @@ class ProblemRoute(APIRoute):
         if scope["method"] in (self.methods or ()):
             await super().handle(scope, receive, send)
             return
-        answer = self.error_answer(Request(scope), MethodNotAllowed(method=scope["method"]))
+        request = Request(scope)
+        name_request(request)
+        answer = self.error_answer(request, MethodNotAllowed(method=scope["method"]))
         answer.headers["Allow"] = ", ".join(sorted(self.methods_of[self.path]))
-        await answer(scope, receive, send)
+        await with_usual_headers(answer)(scope, receive, send)
 
 
 def problem_route(limit: int, answer: ErrorAnswer = problem_answer) -> type[APIRoute]:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import uvicorn
+from fastapi.testclient import TestClient
 
 import problems
 from logs import JsonLine, OneLine, configure_logging
@@ -106,10 +107,27 @@ def test_no_other_origin_may_read_unless_it_was_named(client_for: MakeClient) ->
     assert named.options("/chat", headers=preflight | {"origin": "http://evil.example"}).status_code == 400
 
 
-def test_answers_are_not_kept_by_caches_nor_guessed_at(client_for: MakeClient) -> None:
-    for path in ("/api/conversations", "/api/conversations/none"):
-        headers = client_for().get(path).headers
-        assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/conversations", 200),
+        ("GET", "/api/conversations/none", 404),
+        ("GET", "/no/such/path", 404),
+        ("HEAD", "/no/such/path", 404),
+        ("GET", "/chat", 405),
+        ("POST", "/openapi.json", 405),
+        ("GET", "/v1/none", 404),
+        ("PUT", "/v1/models", 405),
+    ],
+)
+def test_an_answer_has_an_id_and_is_not_kept_by_caches_nor_guessed_at(
+    client: TestClient, method: str, path: str, status: int
+) -> None:
+    answer = client.request(method, path, headers={"x-request-id": "edge-1"})
+    assert (answer.status_code, answer.headers["x-request-id"]) == (status, "edge-1")
+    assert (answer.headers["x-content-type-options"], answer.headers["cache-control"]) == ("nosniff", "no-store")
+    others = [client.request(method, path).headers["x-request-id"] for _ in range(2)]
+    assert [len(made) for made in others] == [32, 32] and others[0] != others[1]
 
 
 def test_a_body_that_drips_is_given_up(client_for: MakeClient, monkeypatch: pytest.MonkeyPatch) -> None:
