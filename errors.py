@@ -3,7 +3,9 @@
 Anything else that is raised is a defect of ours: logged whole, told to nobody in detail.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 
@@ -40,12 +42,55 @@ class StopRun(ToolError):
 # ---------------------------------------------------------------------------------------- for the caller
 
 
+@dataclass(frozen=True)
+class Bilingual:
+    """A text in both languages of the callers. `str` of it is English."""
+
+    en: str
+    zh: str
+
+    def __str__(self) -> str:
+        return self.en
+
+
+# What modules that know nothing of callers say in English, by its pattern.
+CHINESE = {
+    "path": "路径",
+    "conversation": "会话",
+    "run": "运行记录",
+    "item": "条目",
+    "stored response": "已保存的回复",
+    "model of this name": "该名称的模型",
+    "readable table of this name in the newest version of the catalogue": "目录最新版本中该名称的可读表",
+    "such table or column in the newest version of the catalogue": "目录最新版本中的该表或该列",
+    "note of a person about this": "人工填写的说明",
+    "such version of the catalogue; (`.+`) makes the first one": r"目录的该版本；首个版本由 \1 生成",
+    "act for the user in X-User-Id": "代表 X-User-Id 所指的用户",
+    "MySQL does not answer or refuses the login; see the log and (`.+`)": r"MySQL 没有响应或拒绝登录；请查看日志和 \1",
+    "tables are missing or older than this release; run (`.+`)": r"缺少数据表或其版本过旧；请运行 \1",
+    r"(\w+) not set": r"\1 未设置",
+    r"(\w+) and (\w+) not set": r"\1 和 \2 未设置",
+}
+
+
+def in_language(text: object, language: str) -> str:
+    """A text in `en` or `zh`; in English where there is no Chinese for it."""
+    if isinstance(text, Bilingual):
+        return text.zh if language == "zh" else text.en
+    if language == "zh":
+        for pattern, chinese in CHINESE.items():
+            if found := re.fullmatch(pattern, str(text)):
+                return found.expand(chinese)
+    return str(text)
+
+
 class ChatError(TurnkeeperError):
     """An error with a status and a code, told to the caller as RFC 9457 problem details.
 
-    `detail` and `detail_zh` may hold {placeholders}, filled from the keyword arguments.
-    retry_after_s: seconds after which another try makes sense; becomes the header Retry-After.
-    errors: what is wrong with which field, [{"field": "message", "detail": "…"}].
+    `detail` and `detail_zh` may hold {placeholders}, filled from the keyword arguments; {what} tells the `errors` where
+    it is not given. retry_after_s: seconds after which another try makes sense; becomes the header Retry-After.
+    errors: what is wrong with which field, [{"field": "message", "detail": "…"}]. `what` and each `detail` may be
+    Bilingual.
     """
 
     status: ClassVar[int] = 500
@@ -55,27 +100,45 @@ class ChatError(TurnkeeperError):
     usual_retry_after_s: ClassVar[float | None] = None
 
     def __init__(
-        self, *, retry_after_s: float | None = None, errors: Sequence[Mapping[str, str]] = (), **facts: object
+        self,
+        *,
+        retry_after_s: float | None = None,
+        errors: Sequence[Mapping[str, str | Bilingual]] = (),
+        **facts: object,
     ) -> None:
         self.retry_after_s = self.usual_retry_after_s if retry_after_s is None else retry_after_s
         self.errors, self.facts = list(errors), facts
         self.run_id: str | None = None  # set by the turn once there is a run
-        super().__init__(self.detail.format(**facts))
+        super().__init__(self.text("en"))
+
+    def errors_in(self, language: str) -> list[dict[str, str]]:
+        """What is wrong with which field. language: `en` or `zh`, for each `detail`."""
+        return [
+            {name: in_language(text, language if name == "detail" else "en") for name, text in error.items()}
+            for error in self.errors
+        ]
+
+    def text(self, language: str) -> str:
+        """The error in words, `en` or `zh`."""
+        colon, semicolon = ("：", "；") if language == "zh" else (": ", "; ")
+        what = semicolon.join(colon.join(error.values()) for error in self.errors_in(language))[:500]
+        if "what" in self.facts:
+            what = in_language(self.facts["what"], language)
+        return (self.detail_zh if language == "zh" else self.detail).format(**{**self.facts, "what": what})
 
     def problem(self, language: str = "en") -> dict[str, Any]:
-        """The body of the answer. language: `en` or `zh`, for `detail` only."""
-        text = self.detail_zh if language == "zh" else self.detail
+        """The body of the answer. language: `en` or `zh`, for what people read."""
         body: dict[str, Any] = {
             "type": f"urn:turnkeeper:problem:{self.code}",
             "title": self.code.replace("_", " ").capitalize(),
             "status": self.status,
-            "detail": text.format(**self.facts),
+            "detail": self.text(language),
             "code": self.code,
         }
         if self.run_id:
             body["run_id"] = self.run_id
         if self.errors:
-            body["errors"] = self.errors
+            body["errors"] = self.errors_in(language)
         return body
 
 

@@ -265,9 +265,8 @@ def add_operation(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
     async def readyz() -> dict[str, str]:
         """Whether messages can be answered: database, schema, model settings."""
         if found := await runtime.problems():
-            what = "; ".join(f"{layer}: {text}" for layer, text in found.items())
             errors = [{"field": layer, "detail": text} for layer, text in found.items()]
-            raise NotReady(what=what, errors=errors, retry_after_s=5)
+            raise NotReady(errors=errors, retry_after_s=5)
         return {"status": "ready"}
 
 

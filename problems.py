@@ -25,7 +25,16 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from errors import BodyTooLarge, ChatError, Forbidden, InvalidRequest, MethodNotAllowed, NotFound, Unauthorized
+from errors import (
+    Bilingual,
+    BodyTooLarge,
+    ChatError,
+    Forbidden,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Unauthorized,
+)
 from logs import REQUEST_ID
 
 log = logging.getLogger(__name__)
@@ -90,13 +99,8 @@ def as_chat_error(error: Exception, method: str) -> ChatError:
     if isinstance(error, ChatError):
         return error
     if isinstance(error, RequestValidationError):
-        faults = [
-            {"field": ".".join(str(part) for part in fault["loc"][1:])[:100] or "body", "detail": fault_text(fault)}
-            for fault in error.errors()[:10]
-        ]
-        return InvalidRequest(
-            what="; ".join(f"{fault['field']}: {fault['detail']}" for fault in faults)[:500], errors=faults
-        )
+        faults = error.errors()[:10]
+        return InvalidRequest(errors=[{"field": field_of(fault), "detail": fault_text(fault)} for fault in faults])
     if isinstance(error, HTTPException):
         if isinstance(error.__cause__, ChatError):  # ours, raised while the body was read
             return error.__cause__
@@ -104,27 +108,100 @@ def as_chat_error(error: Exception, method: str) -> ChatError:
             return NotFound(what="path")
         if error.status_code == 405:
             return MethodNotAllowed(method=method)
-        return InvalidRequest(what="the body is not JSON that can be read")
+        wrong = NOT_UTF_8 if isinstance(error.__cause__, UnicodeDecodeError) else NOT_READABLE
+        return InvalidRequest(errors=[{"field": "body", "detail": wrong}])
     log.error("a request failed", exc_info=error)
     return ChatError()
 
 
-def fault_text(fault: dict[str, Any]) -> str:
+# ---------------------------------------------------------------------------------------- what is wrong with a field
+
+NOT_UTF_8 = Bilingual("it is not UTF-8; JSON in UTF-8 is expected", "不是 UTF-8 编码；应为 UTF-8 编码的 JSON")
+NOT_READABLE = Bilingual(
+    "it is not JSON that can be read; it may be nested too deeply or hold too long a number",
+    "不是可读取的 JSON，可能嵌套过深或含有过长的数字",
+)
+TOO_SLOW = Bilingual(f"it did not arrive within {BODY_TIMEOUT_S:.0f} s", f"未能在 {BODY_TIMEOUT_S:.0f} 秒内完整到达")
+NOT_AN_OBJECT = Bilingual(
+    "a JSON object is expected, with content type application/json", "应为 JSON 对象，内容类型为 application/json"
+)
+NOT_A_CURSOR = Bilingual("it should be the `next` of the page before", "应为上一页的 `next`")
+FAULTS = {
+    "extra_forbidden": Bilingual("there is no such field", "没有该字段"),
+    "dict_type": NOT_AN_OBJECT,
+    "model_attributes_type": NOT_AN_OBJECT,
+    "string_unicode": Bilingual("it should be text without lone surrogates", "应为不含不成对代理项的文本"),
+}
+PATTERNS = {  # what the patterns of our routes expect
+    "^[!-~]+$": Bilingual(
+        "1 to 255 visible ASCII characters are expected, no spaces", "应为 1 到 255 个可见 ASCII 字符，不含空格"
+    ),
+    "^[0-9a-f-]{36}$": Bilingual(
+        "a run_id is expected: 36 characters, the digits 0-9 a-f and hyphens",
+        "应为 run_id：36 个字符，只含数字 0-9、字母 a-f 和连字符",
+    ),
+    "^[a-z_]+$": Bilingual(
+        "small letters and underscores are expected, such as max_steps", "应为小写字母和下划线，例如 max_steps"
+    ),
+    "^(latest|[1-9][0-9]{0,8})$": Bilingual(
+        "the number of a version, such as 3, or latest is expected", "应为版本号（例如 3）或 latest"
+    ),
+}
+CHINESE_FAULTS = {  # by pydantic's types; its own English is good enough
+    "missing": "缺少该字段",
+    "string_type": "应为字符串",
+    "string_too_short": "至少需要 {min_length} 个字符",
+    "string_too_long": "最多允许 {max_length} 个字符",
+    "string_pattern_mismatch": "应符合模式 {pattern}",
+    "int_type": "应为整数",
+    "int_parsing": "应为整数",
+    "int_from_float": "应为整数",
+    "int_parsing_size": "数字过大",
+    "greater_than": "应大于 {gt}",
+    "greater_than_equal": "应大于或等于 {ge}",
+    "less_than": "应小于 {lt}",
+    "less_than_equal": "应小于或等于 {le}",
+    "bool_type": "应为 true 或 false",
+    "bool_parsing": "应为 true 或 false",
+    "list_type": "应为列表",
+    "literal_error": "应为以下之一：{expected}",
+}
+
+
+def field_of(fault: dict[str, Any]) -> str:
+    """The name of the field that a fault is in, `body` for the body as a whole."""
+    place = fault["loc"][1:] if fault["type"] != "json_invalid" else ()  # there it is how far the text was read
+    return ".".join(str(part) for part in place)[:100] or "body"
+
+
+def fault_text(fault: dict[str, Any]) -> str | Bilingual:
     """What is wrong with a field, without repeating what was sent."""
-    if fault["type"] == "extra_forbidden":
-        return "it is named message" if fault["loc"][-1] == "question" else "there is no such field"
-    if fault["type"] == "json_invalid":
-        return "this is not valid JSON"
-    if fault["type"] in ("model_attributes_type", "dict_type"):
-        return "a JSON object is expected, with content type application/json"
-    return str(fault["msg"]).removeprefix("Value error, ").replace("Input should", "it should").lower()
+    kind, facts = fault["type"], fault.get("ctx") or {}
+    if kind == "json_invalid":
+        place = int(fault["loc"][-1]) + 1
+        return Bilingual(f"this is not valid JSON, at character {place}", f"不是有效的 JSON（第 {place} 个字符处）")
+    if kind == "missing" and len(fault["loc"]) == 1:
+        return NOT_AN_OBJECT
+    if kind == "extra_forbidden" and fault["loc"][-1] == "question":
+        return Bilingual("it is named message", "该字段名为 message")
+    ours = next(iter(facts["error"].args), None) if kind == "value_error" else None
+    if isinstance(ours, Bilingual):
+        return ours
+    if known := FAULTS.get(kind) or PATTERNS.get(facts.get("pattern", "")):
+        return known
+    english = re.sub("^(Input|String) should", "it should", str(fault["msg"]).removeprefix("Value error, "))
+    english = (english[:1].lower() + english[1:]).partition(", unable to parse")[0]
+    return Bilingual(english, CHINESE_FAULTS[kind].format(**facts)) if kind in CHINESE_FAULTS else english
 
 
 def check_length(field: str, text: str, longest: int) -> None:
     """Raise InvalidRequest for a message longer than this service takes."""
     if len(text) > longest:
-        detail = f"it has {len(text)} characters; at most {longest} are taken"
-        raise InvalidRequest(what=f"{field}: {detail}", errors=[{"field": field, "detail": detail}])
+        detail = Bilingual(
+            f"it has {len(text)} characters; at most {longest} are taken",
+            f"共 {len(text)} 个字符，最多接受 {longest} 个",
+        )
+        raise InvalidRequest(errors=[{"field": field, "detail": detail}])
 
 
 # ---------------------------------------------------------------------------------------- routes
@@ -160,7 +237,7 @@ class BoundedRequest(Request):
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     self._body = await self._arriving()
             except TimeoutError:
-                raise InvalidRequest(what=f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
+                raise InvalidRequest(errors=[{"field": "body", "detail": TOO_SLOW}]) from None
         return self._body
 
     async def _arriving(self) -> bytes:
@@ -274,6 +351,15 @@ def is_loopback(host: str | None) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
+def host_of(url: str) -> str | None:
+    """The host that a URL names; None where it names none or is malformed."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(url)
+        if re.fullmatch(r"(\[[^][]*\]|[^][]*)(:\d*)?", parts.netloc):  # urlsplit lets a text follow the bracket
+            return parts.hostname
+    return None
+
+
 async def local_caller(request: Request) -> str:
     """The owner of what a caller stores where there are no keys: `''`, for callers on this machine only.
 
@@ -306,18 +392,9 @@ def mark_of(kind: str, cursor: str | None) -> int | None:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
         if re.fullmatch(rf"{kind}\d{{1,18}}", text):
             return int(text[len(kind) :])
-    raise InvalidRequest(what="after: it should be the `next` of the page before")
+    raise InvalidRequest(errors=[{"field": "after", "detail": NOT_A_CURSOR}])
 
 
 def page_of(kind: str, rows: list[dict[str, Any]], mark: int | None) -> dict[str, Any]:
     """A page of a list; mark: where the next one begins, None at the end."""
     return {"data": rows, "has_more": mark is not None, "next": cursor_of(kind, mark)}
-
-
-def host_of(url: str) -> str | None:
-    """The host that a URL names; None where it names none or is malformed."""
-    with contextlib.suppress(ValueError):
-        parts = urlsplit(url)
-        if re.fullmatch(r"(\[[^][]*\]|[^][]*)(:\d*)?", parts.netloc):  # urlsplit lets a text follow the bracket
-            return parts.hostname
-    return None

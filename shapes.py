@@ -6,27 +6,35 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from errors import Bilingual
 from run import NOTICES
 from turn import Turn
 
 Row = TypeVar("Row")
+SPACE_AT_AN_END = Bilingual("no space at either end", "首尾不能有空格")
+NOT_IN_A_NAME = Bilingual("no control characters and no lone surrogates", "不能含有控制字符或不成对的代理项")
+NOT_STORED = Bilingual("no NUL and no lone surrogates", "不能含有 NUL 字符或不成对的代理项")
+NOTHING_TO_READ = Bilingual(
+    "something to read is needed, not only white space and invisible characters",
+    "需要可读的内容，不能只有空白和不可见字符",
+)
 
 
 def conversation_name(name: str) -> str:
     """A conversation's id: any script; no control characters, no lone surrogates, no space at either end."""
     if name != name.strip():
-        raise ValueError("no space at either end")
+        raise ValueError(SPACE_AT_AN_END)
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-        raise ValueError("no control characters and no lone surrogates")
+        raise ValueError(NOT_IN_A_NAME)
     return name
 
 
 def something_said(message: str) -> str:
     """A message: text that can be stored, with something in it to read."""
     if "\0" in message or any("\ud800" <= character <= "\udfff" for character in message):
-        raise ValueError("no NUL and no lone surrogates")
+        raise ValueError(NOT_STORED)
     if all(unicodedata.category(character) in ("Cc", "Cf", "Zs", "Zl", "Zp") for character in message):
-        raise ValueError("more than white space is needed")
+        raise ValueError(NOTHING_TO_READ)
     return message
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import select
 import socket
 from collections.abc import Callable
@@ -275,6 +276,9 @@ RAW = [
 def test_a_body_that_is_not_json_is_refused(client: TestClient, body: bytes) -> None:
     answer = client.post("/chat", content=body, headers={"content-type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    (error,) = answer.json()["errors"]
+    assert error["field"] in ("body", "message", "conversation_id")
+    assert error["detail"] in answer.json()["detail"]
 
 
 def test_the_caller_of_the_old_name_is_told_the_new_one(client: TestClient) -> None:
@@ -332,6 +336,46 @@ def test_errors_are_told_in_the_language_that_the_caller_prefers(
     problem = client.post("/chat", json=wrong, headers={"accept-language": wanted}).json()
     assert problem["detail"].startswith("请求无效" if chinese else "The request cannot be used")
     assert problem["code"] == "invalid_request"
+
+
+@pytest.mark.parametrize(("what", "body"), REFUSED, ids=[what for what, _ in REFUSED])
+def test_a_caller_who_reads_chinese_is_told_in_chinese_alone_what_is_wrong(
+    client: TestClient, what: str, body: Any
+) -> None:
+    problem = client.post("/chat", json=body, headers={"accept-language": "zh"}).json()
+    told = "；".join(f"{error['field']}：{error['detail']}" for error in problem["errors"])
+    assert problem["detail"] == f"请求无效：{told}"
+    names = {"message", "JSON", "NUL", "application", "json"}
+    for error in problem["errors"]:
+        assert set(re.findall("[A-Za-z]+", error["detail"])) <= names, error
+
+
+TOLD: list[tuple[bytes, str, str, str]] = [
+    (b"", "body", "a JSON object is expected, with content type application/json", "应为 JSON 对象"),
+    (b"{bad", "body", "this is not valid JSON, at character 2", "不是有效的 JSON（第 2 个字符处）"),
+    ('{"message":"退款"}'.encode("gbk"), "body", "it is not UTF-8; JSON in UTF-8 is expected", "不是 UTF-8 编码"),
+    (b"[" * 100_000, "body", "it is not JSON that can be read; it may be nested too deeply", "不是可读取的 JSON"),
+    (b'{"conversation_id":"a","message":"a\\u0000"}', "message", "no NUL and no lone surrogates", "不能含有 NUL"),
+    (b'{"conversation_id":"a","message":"a\\ud83d"}', "message", "it should be text without lone", "应为不含不成对"),
+    (b'{"conversation_id":"a","message":"\\u200b\\u0007"}', "message", "something to read is needed", "需要可读的内容"),
+    (
+        b'{"conversation_id":"a","message":"Hi","max_steps":0}',
+        "max_steps",
+        "it should be greater than",
+        "应大于或等于 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "field", "english", "chinese"), TOLD, ids=range(len(TOLD)))
+def test_a_refusal_names_the_field_and_says_what_is_expected(
+    client: TestClient, body: bytes, field: str, english: str, chinese: str
+) -> None:
+    for language, expected in (("en", english), ("zh", chinese)):
+        headers = {"content-type": "application/json", "accept-language": language}
+        (error,) = client.post("/chat", content=body, headers=headers).json()["errors"]
+        assert error["field"] == field
+        assert error["detail"].startswith(expected)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])

@@ -197,6 +197,28 @@ def test_readyz_names_what_is_missing_and_healthz_asks_nobody(client_for: MakeCl
     assert elsewhere.get("/healthz").json() == {"status": "ok"}
 
 
+def test_what_is_missing_and_what_is_not_there_is_told_in_chinese_too(client_for: MakeClient) -> None:
+    chinese = {"accept-language": "zh"}
+    problem = client_for(api_key="", default_model="").get("/readyz", headers=chinese).json()
+    assert problem["detail"] == "尚未就绪：model：API_KEY 和 DEFAULT_MODEL 未设置。"
+    assert problem["errors"] == [{"field": "model", "detail": "API_KEY 和 DEFAULT_MODEL 未设置"}]
+    (error,) = client_for(db_port=1).get("/readyz", headers=chinese).json()["errors"]
+    assert error["detail"] == "MySQL 没有响应或拒绝登录；请查看日志和 `python3 -m dev doctor`"
+    client = client_for()
+    for path, thing in (("/api/conversations/none", "会话"), (f"/api/runs/{'0' * 36}", "运行记录"), ("/none", "路径")):
+        assert client.get(path, headers=chinese).json()["detail"] == f"此处没有该资源（{thing}）。"
+
+
+def test_a_cursor_that_is_none_of_ours_is_named_as_the_field(client: TestClient) -> None:
+    for path in ("/api/conversations?after=zz", "/api/runs?after=1"):
+        problem = client.get(path).json()
+        assert problem["detail"] == "The request cannot be used: after: it should be the `next` of the page before"
+        assert problem["errors"] == [{"field": "after", "detail": "it should be the `next` of the page before"}]
+        assert client.get(path, headers={"accept-language": "zh"}).json()["errors"] == [
+            {"field": "after", "detail": "应为上一页的 `next`"}
+        ]
+
+
 def test_a_question_without_a_key_for_the_model_is_told_what_the_operator_has_to_do(
     client_for: MakeClient, conversation_id: str
 ) -> None:

@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "turn": {"agent", "config", "db", "errors", "idempotency", "logs", "memory", "model", "run", "tools"},
     "stream": {"errors", "run", "turn"},
     "runtime": {"config", "db", "errors", "idempotency", "memory", "migrate", "model", "tools", "turn"},
-    "shapes": {"run", "turn"},
+    "shapes": {"errors", "run", "turn"},
     "problems": {"errors", "logs"},
     "main": {"config", "errors", "idempotency", "logs", "memory", "problems", "runtime", "shapes", "stream", "turn"},
 }

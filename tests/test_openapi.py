@@ -4,11 +4,13 @@ Schemathesis makes the requests from the document itself, good and bad ones, and
 """
 
 import contextlib
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -59,6 +61,28 @@ def test_every_route_says_what_it_answers_and_has_a_name_of_its_own(
         assert operation["description"] and operation["tags"], place
         told = set(operation["responses"])
         assert {"401", "403", "500"} <= told or {"4XX", "5XX"} <= told, place
+
+
+def test_a_parameter_that_has_a_pattern_is_refused_in_words(client_for: MakeClient, text2sql: dict[str, str]) -> None:
+    client = client_for(toolsets=("text2sql",), environ=text2sql)
+    tried = set()
+    for path, methods in client.get("/openapi.json").json()["paths"].items():
+        for method, operation in methods.items():
+            for parameter in operation.get("parameters", []):
+                schema, name, place = parameter["schema"], parameter["name"], parameter["in"]
+                if not any("pattern" in one for one in (schema, *schema.get("anyOf", []))):
+                    continue
+                url = re.sub(r"\{\w+\}", quote("? ?"), path)
+                sent = {"query": {"params": {name: "? ?"}}, "header": {"headers": {name: "? ?"}}}.get(place, {})
+                for language, expected in (("en", " expected"), ("zh", "应为")):
+                    more = {"headers": {**sent.get("headers", {}), "accept-language": language}}
+                    answer = client.request(method, url, **{**sent, **more})
+                    assert answer.status_code in (400, 422), answer.text
+                    if not path.startswith("/v1/"):
+                        (told,) = [error for error in answer.json()["errors"] if error["field"] == name]
+                        assert expected in told["detail"] and "pattern" not in told["detail"], (path, told)
+                tried.add(name)
+    assert tried == {"Idempotency-Key", "run_id", "stop_reason", "version"}
 
 
 @pytest.mark.skipif(shutil.which("schemathesis", path=Path(sys.executable).parent) is None, reason="no schemathesis")
