@@ -164,6 +164,8 @@ CHINESE_FAULTS = {  # by pydantic's types; its own English is good enough
     "bool_type": "应为 true 或 false",
     "bool_parsing": "应为 true 或 false",
     "list_type": "应为列表",
+    "too_short": "至少需要 {min_length} 项",
+    "too_long": "最多允许 {max_length} 项",
     "literal_error": "应为以下之一：{expected}",
 }
 
@@ -189,8 +191,9 @@ def fault_text(fault: dict[str, Any]) -> str | Bilingual:
         return ours
     if known := FAULTS.get(kind) or PATTERNS.get(facts.get("pattern", "")):
         return known
-    english = re.sub("^(Input|String) should", "it should", str(fault["msg"]).removeprefix("Value error, "))
-    english = (english[:1].lower() + english[1:]).partition(", unable to parse")[0]
+    english = re.sub("^(Input|String|List) should", "it should", str(fault["msg"]).removeprefix("Value error, "))
+    english = english[:1].lower() + english[1:]
+    english = re.split(", unable to parse| after validation", english)[0]
     return Bilingual(english, CHINESE_FAULTS[kind].format(**facts)) if kind in CHINESE_FAULTS else english
 
 

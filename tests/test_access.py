@@ -110,6 +110,8 @@ def test_a_user_whose_name_cannot_be_an_owner_is_refused(keyed: TestClient, user
     answer = keyed.get("/api/conversations", headers=headers)
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "X-User-Id")
     assert "percent-encoded UTF-8" in answer.json()["detail"]
+    (error,) = keyed.get("/api/conversations", headers=headers | {"accept-language": b"zh"}).json()["errors"]
+    assert error["detail"].startswith("应为可打印的名称")
 
 
 def test_the_page_of_the_interface_can_send_a_key_where_one_is_needed(

@@ -115,6 +115,12 @@ def test_in_a_stored_conversation_only_a_message_of_the_user_is_answered(refusin
     refused(refusing, path, {"messages": HI}, "Idempotency-Key", {**headers, "Idempotency-Key": "a b"})
 
 
+def test_a_parameter_of_another_type_is_told_in_chinese_to_those_who_ask_for_it(refusing: TestClient) -> None:
+    body = {"messages": [], "model": 7}
+    answer = refusing.post("/v1/chat/completions", json=body, headers={"accept-language": "zh"})
+    assert answer.json()["error"]["message"] == "请求无效：messages：至少需要 1 项；model：应为字符串"
+
+
 def test_items_are_not_written_one_by_one(refusing: TestClient) -> None:
     item = {"items": [{"role": "user", "content": "Hi"}]}
     for method, path, body, param in [
