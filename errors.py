@@ -207,10 +207,10 @@ class ConversationBusy(TurnConflict):
 
 
 class ConversationDeleted(TurnConflict):
-    """The request was answered once, and its conversation has been deleted since."""
+    """The request came before, and its conversation has been deleted since."""
 
-    detail = "This request was answered before, and its conversation has been deleted since; it is not done again."
-    detail_zh = "该请求此前已完成，其会话后来被删除，不会再次执行。"
+    detail = "This request came before, and its conversation has been deleted since; it is not done again."
+    detail_zh = "该请求此前已提交，其会话后来被删除，不会再次执行。"
 
 
 class RequestInProgress(ChatError):

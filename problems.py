@@ -354,6 +354,7 @@ def is_loopback(host: str | None) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
+@functools.lru_cache(maxsize=1_000)
 def host_of(url: str) -> str | None:
     """The host that a URL names; None where it names none or is malformed."""
     with contextlib.suppress(ValueError):
