@@ -99,7 +99,8 @@ class Draft:
     text: str = ""
     reasoning: str | None = None
     calls: list[RawCall] = field(default_factory=list)
-    by_index: dict[object, RawCall] = field(default_factory=dict)  # of a stream: the newest call of each index
+    by_index: dict[object, RawCall] = field(default_factory=dict)  # of a stream: the call last spoken of at each index
+    latest: RawCall | None = None  # of a stream: the call last spoken of
     finish_reason: str | None = None
     usage: Usage = Usage()
     heard: bool = False  # a message or a piece of one was seen
@@ -164,14 +165,15 @@ class Draft:
         if call is None:
             call = RawCall()
             self.calls.append(call)
-            if isinstance(part.get("index"), int | str):
-                self.by_index[part["index"]] = call
+        self.latest = call
+        if isinstance(part.get("index"), int | str):
+            self.by_index[part["index"]] = call
         call.id = call.id or part.get("id")
-        if isinstance(name, str) and name and name != call.name:
+        if isinstance(name, str) and name:
             # A name comes once, or again and again, or in two pieces: only pieces of a tool that exists are joined.
             if not call.name:
                 call.name = name
-            elif call.name not in self.known and any(tool.startswith(call.name + name) for tool in self.known):
+            elif self._is_piece(call.name, name):
                 call.name += name
         if isinstance(arguments, str) and isinstance(call.arguments, str):
             if len(call.arguments) <= MAX_ARGUMENT_CHARS:  # more of them would not be read anyway
@@ -180,16 +182,30 @@ class Draft:
             call.arguments = arguments
 
     def _goes_on(self, part: dict[str, Any], name: object, arguments: object) -> RawCall | None:
-        """The call that this part of a stream goes on with. Some vendors give every call index 0, or none at all."""
+        """The call that this part of a stream goes on with. Some vendors give every call index 0, or none at all.
+
+        An id that is known says which call it is, whatever the index. Else it is the last one there, unless another id
+        with a name, another name, or arguments after complete ones show that a new call begins.
+        """
         index, call_id = part.get("index"), part.get("id")
-        if isinstance(index, int | str):
-            last = self.by_index.get(index)
-        else:
-            last = self.calls[-1] if self.calls else None
-        if last is None or (call_id and last.id and call_id != last.id and name):
-            return None
-        another = not call_id and name and not is_nothing(arguments) and is_whole(last.arguments)
-        return None if another else last
+        indexed = isinstance(index, int | str)
+        last = self.by_index.get(index) if indexed else self.latest
+        meant = last is not None and last.id == call_id
+        if call_id and not meant and not (indexed and last is None and name):  # ids that come again are other calls
+            named = next((call for call in reversed(self.calls) if call.id == call_id), None)
+            last, meant = named or last, named is not None
+        if last is None or not name:
+            return last
+        if isinstance(name, str) and last.name and not self._is_piece(last.name, name):
+            if clean_name(name, self.known) != clean_name(last.name, self.known):
+                return None
+        if call_id and (meant or last.id):
+            return last if meant else None
+        return None if not is_nothing(arguments) and is_whole(last.arguments) else last
+
+    def _is_piece(self, begun: str, name: str) -> bool:
+        """Whether a name goes on with one that is begun and is none yet, towards a tool that exists."""
+        return begun not in self.known and begun != name and any(tool.startswith(begun + name) for tool in self.known)
 
 
 def is_nothing(arguments: Any) -> bool:
