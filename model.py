@@ -220,12 +220,15 @@ class Model:
     async def _read(self, response: httpx2.Response, draft: Draft, gate: TextGate | None) -> Draft:
         """Read a reply into `draft`, an event stream or one body, whatever was asked for."""
         if "text/event-stream" in response.headers.get("content-type", "").lower():
-            async for event in events(bounded(response)):
-                if event == b"[DONE]":
-                    draft.complete = True
+            async for data in events(bounded(response)):
+                if data.event in PINGS:
+                    continue
+                is_error = b"error" in data.event
+                if data == b"[DONE]" and not is_error:
+                    draft.end()
                     break
                 before = len(draft.text)
-                draft.take_chunk(parsed(event))
+                draft.take_chunk(parsed(data), is_error)
                 if gate is not None and len(draft.text) > before:
                     gate.feed(draft.text[before:])
                 if len(draft.text) > self.settings.max_answer_chars:
@@ -266,6 +269,8 @@ GIVEN = {"method", "url", "json_data", "content", "files"}
 FIELDS = {name: field for name, field in FinalRequestOptions.model_fields.items() if name not in GIVEN}
 DEFAULTS = {name: field.default for name, field in FIELDS.items() if field.default_factory is None}
 OPTIONS = {**DEFAULTS, "idempotency_key": "unused"}
+
+PINGS = {b"ping", b"heartbeat", b"keepalive", b"keep-alive"}  # events that only show that the stream is alive
 
 
 class Client(AsyncOpenAI):
@@ -388,22 +393,34 @@ async def shorten_error(response: httpx2.Response) -> None:
         response.stream = Beginning(response.stream, MAX_ERROR_BYTES)
 
 
-async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+class Data(bytes):
+    """The data of an event. event: its name in lower case, empty where it has none."""
+
+    event = b""
+
+
+async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[Data]:
     """The data of each event of a text/event-stream, as it arrives. Lines end at LF, CR LF or CR, and nowhere else.
+
+    An event without data is none, except one that is called an error.
 
     Source: https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
     """
-    begun, data, after_cr = list[bytes](), list[bytes](), False
+    begun, name, data, after_cr = list[bytes](), b"", list[bytes](), False
 
-    def take(line: bytes) -> bytes:
+    def take(line: bytes) -> Data | None:
         """Read one line; the data of the event that ends with it."""
+        nonlocal name
         if line.startswith(b"data:"):
             data.append(line[5:].strip())
+        elif line.startswith(b"event:"):
+            name = line[6:].strip().lower()
         elif not line:
-            event = b"\n".join(data)
+            whole = Data(b"\n".join(data))
+            whole.event, name = name, b""
             data.clear()
-            return event
-        return b""
+            return whole if whole or b"error" in whole.event else None
+        return None
 
     async for piece in pieces:
         if after_cr and piece.startswith(b"\n"):  # the second half of CR LF
@@ -414,8 +431,8 @@ async def events(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         begun.append(rest)
         for following in lines:
             line, begun = b"".join(begun), [following]
-            if event := take(line.removeprefix(b"\xef\xbb\xbf")):
+            if (event := take(line.removeprefix(b"\xef\xbb\xbf"))) is not None:
                 yield event
     take(b"".join(begun))
-    if event := take(b""):
+    if (event := take(b"")) is not None:
         yield event

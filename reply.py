@@ -101,10 +101,12 @@ class Draft:
     calls: list[RawCall] = field(default_factory=list)
     by_index: dict[object, RawCall] = field(default_factory=dict)  # of a stream: the call last spoken of at each index
     latest: RawCall | None = None  # of a stream: the call last spoken of
+    index: object = None  # of the choice that is taken: 0, or the first that was seen
     finish_reason: str | None = None
     usage: Usage = Usage()
     heard: bool = False  # a message or a piece of one was seen
     complete: bool = False  # a whole body, a finish reason or [DONE] was seen
+    doubtful: bool = False  # words that are no piece of a message were seen: [DONE] alone does not make it complete
     half: str = ""  # of a character that was cut between two pieces
 
     def take_body(self, body: Any) -> None:
@@ -115,14 +117,22 @@ class Draft:
         self._take(choice["message"], choice.get("finish_reason"), whole=True)
         self.complete = True
 
-    def take_chunk(self, chunk: Any) -> None:
-        """One event of a stream. Raises BadReply."""
+    def take_chunk(self, chunk: Any, is_error: bool = False) -> None:
+        """One event of a stream. is_error: the stream calls it one, whatever it holds. Raises BadReply."""
+        if is_error:
+            raise BadReply("the stream ends with an error", (isinstance(chunk, dict) and chunk.get("error")) or chunk)
+        if chunk is None:
+            return
         choice = self._choice(chunk)
         if choice is not None:  # filter reports and usage come without a choice
             delta = choice.get("delta")
             if not delta and not self.text and not self.calls:
                 delta = choice.get("message")  # a whole answer as one event; after deltas it only repeats them
             self._take(delta if isinstance(delta, dict) else {}, choice.get("finish_reason"), whole=False)
+
+    def end(self) -> None:
+        """[DONE] was seen."""
+        self.complete = self.complete or not self.doubtful
 
     def _choice(self, body: Any) -> dict[str, Any] | None:
         if not isinstance(body, dict):
@@ -132,9 +142,18 @@ class Draft:
         if (usage := usage_of(body.get("usage"))).known:
             self.usage = usage
         choices = body.get("choices")
-        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-            return None
-        return choices[0]
+        if not choices:
+            if is_error(body):
+                raise BadReply("an error inside a success", body)
+            self.doubtful = self.doubtful or has_words(body)
+        found = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+        wanted = (None, 0 if self.index is None else self.index)
+        taken = next((choice for choice in found if choice.get("index") in wanted), None)
+        if taken is None and self.index is None and found:
+            taken = found[0]
+        if taken is not None and self.index is None:
+            self.index = taken.get("index")
+        return taken
 
     def _take(self, message: dict[str, Any], finish_reason: object, whole: bool) -> None:
         """A message or a delta: null and what is missing mean no news."""
@@ -206,6 +225,33 @@ class Draft:
     def _is_piece(self, begun: str, name: str) -> bool:
         """Whether a name goes on with one that is begun and is none yet, towards a tool that exists."""
         return begun not in self.known and begun != name and any(tool.startswith(begun + name) for tool in self.known)
+
+
+# Where an error without the key `error` has its words, and codes that are none of an error.
+WORDS = ("message", "msg", "detail", "error_msg", "error_message")
+WELL = {"none", "", "0", "200", "ok", "success", "false"}
+
+
+def is_error(body: dict[str, Any]) -> bool:
+    """Whether an object without choices is an error: it says so, or has words with a code. Usage and pings are none."""
+    kinds = (body.get(name) for name in ("object", "type", "status"))
+    if body.get("errors") or any(
+        isinstance(kind, str) and re.search("error|fail", kind, re.IGNORECASE) for kind in kinds
+    ):
+        return True
+    codes = (str(body.get(name)).lower() for name in ("code", "error_code", "status_code"))
+    return str(body.get("error_code")).lower() not in WELL or (
+        has_words(body) and any(code not in WELL for code in codes)
+    )
+
+
+def has_words(body: dict[str, Any]) -> bool:
+    """Whether an object without choices has something to say that is no piece of a message."""
+    return (
+        "error" in body
+        and body["error"] is not None
+        or any(isinstance(body.get(name), str) and body[name] for name in WORDS)
+    )
 
 
 def is_nothing(arguments: Any) -> bool:
