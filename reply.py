@@ -422,7 +422,8 @@ def clean_calls(raw_calls: list[RawCall], known: set[str]) -> list[ToolCall]:
             call_id = next(one for one in ours if one not in used)
         used.add(call_id)
         arguments, problem = parse_arguments(raw.arguments)
-        calls.append(ToolCall(call_id, clean_name(raw.name, known), arguments, problem))
+        written = written_down(raw.arguments) if problem else ""
+        calls.append(ToolCall(call_id, clean_name(raw.name, known), arguments, problem, written))
     return calls
 
 
@@ -455,6 +456,14 @@ def parse_arguments(raw: Any) -> tuple[dict[str, Any] | None, str]:
     if is_deeper_than(MAX_ARGUMENT_DEPTH, value):
         return None, f"they are nested more than {MAX_ARGUMENT_DEPTH} levels deep. Send something flatter."
     return value, ""
+
+
+def written_down(arguments: Any) -> str:
+    """Arguments that could not be read, as the text that came; null where they cannot be text at all."""
+    try:
+        return clean_text(arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return "null"
 
 
 def is_deeper_than(limit: int, value: Any) -> bool:

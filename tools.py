@@ -48,12 +48,16 @@ Number = Annotated[float, Field(allow_inf_nan=False), WrapValidator(keep_int)]
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One request of the model. arguments: None where they could not be read; `problem` then says why."""
+    """One request of the model.
+
+    arguments: None where they could not be read; `problem` then says why, and `written` is what the model wrote.
+    """
 
     id: str
     name: str
     arguments: dict[str, Any] | None
     problem: str = ""
+    written: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """In the wire format, always legal: a name and arguments that could not be used are made harmless."""

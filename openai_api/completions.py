@@ -22,7 +22,7 @@ from turn import Question, Turn
 from .given import Given, read_messages, read_tools
 from .names import IdempotencyKey, conversation_in_header
 from .refusals import ERRORS, Refused, check_sendable, error_of, refuse_others
-from .told import COMMENT, Underway, event, facts_of, tell
+from .told import COMMENT, Underway, event, facts_of, handed_back, tell
 
 NOTHING_ELSE: dict[str, tuple[Any, ...]] = {  # what would change the answer's meaning, with what asks for nothing
     "n": (1,),
@@ -154,7 +154,7 @@ def completion_of(asked: Asked, turn: Turn) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": result.answer or None, "refusal": None}
     calls = result.handed_back[:1] if asked.one_call else result.handed_back
     if calls:
-        message["tool_calls"] = [call.as_dict() for call in calls]
+        message["tool_calls"] = [handed_back(call) for call in calls]
     reasons = {"completed": "stop", "tool_calls": "tool_calls", "content_filter": "content_filter"}
     choice = {
         "index": 0,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from reply import STRICT
 from shapes import something_said
 from tools import ToolRegistry
 
@@ -57,14 +58,15 @@ class Given:
             raise Refused(param, "a call needs an id of its own")
         if not isinstance(name, str) or not NAME.fullmatch(name):
             raise Refused(param, "a call needs the name of a function")
-        if not isinstance(arguments, str) or not is_object(arguments or "{}"):
-            raise Refused(param, "the arguments of a call should be a JSON object as a string")
+        if not isinstance(arguments, str):
+            raise Refused(param, "the arguments of a call should be a string")
         last = self.messages[-1] if self.messages else {}
         if not joined or last.get("role") != "assistant":
             self.all_answered()
             last = {"role": "assistant", "content": None}
             self.messages.append(last)
-        made = {"id": number, "type": "function", "function": {"name": name, "arguments": arguments or "{}"}}
+        legal = arguments if is_object(arguments) else "{}"  # no service takes others, though its own model wrote them
+        made = {"id": number, "type": "function", "function": {"name": name, "arguments": legal}}
         last.setdefault("tool_calls", []).append(made)
         self._owed[number] = param
 
@@ -81,10 +83,13 @@ class Given:
 
 
 def is_object(text: str) -> bool:
+    """Whether it is a JSON object for the strictest of readers."""
     try:
-        return isinstance(json.loads(text), dict)
-    except (ValueError, RecursionError):
+        value = STRICT.decode(text)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):  # UnicodeError is a ValueError
         return False
+    return isinstance(value, dict)
 
 
 def text_of(param: str, content: object) -> str:

@@ -9,7 +9,7 @@ from tools import ToolCall
 from turn import Question, Turn
 
 from .names import item_id, new_id, response_id
-from .told import facts_of
+from .told import facts_of, handed_back
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def message_item(number: str, text: str, status: str = "completed") -> dict[str,
 
 def call_item(number: str, call: ToolCall) -> dict[str, Any]:
     """A call of one of the caller's functions as an item."""
-    function = call.as_dict()["function"]
+    function = handed_back(call)["function"]
     return {"id": number, "type": "function_call", "status": "completed", "call_id": call.id, **function}
 
 

@@ -10,6 +10,7 @@ from fastapi import Response
 from errors import ChatError
 from shapes import ChatReply
 from stream import EVENT_HEADERS, EventStream, News, Telling
+from tools import ToolCall
 from turn import BodyOf, Question, Replayed, Turn, Turns
 
 from .refusals import as_json
@@ -49,6 +50,14 @@ class Underway:
             return self.task.result()
         except asyncio.CancelledError:
             raise ChatError from None
+
+
+def handed_back(call: ToolCall) -> dict[str, Any]:
+    """A call of the caller's own function: arguments that could not be read are the caller's to read, as they came."""
+    told = call.as_dict()
+    if call.arguments is None:
+        told["function"]["arguments"] = call.written
+    return told
 
 
 async def tell(

@@ -8,7 +8,17 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.conftest import Service, Store
-from tests.support.openai_api import CHAT_TOOL, HI, complete, joined, named, stored, transcript, with_async
+from tests.support.openai_api import (
+    CHAT_TOOL,
+    HI,
+    RESPONSES_TOOL,
+    complete,
+    joined,
+    named,
+    stored,
+    transcript,
+    with_async,
+)
 from tests.support.scripted_model import ScriptedModel
 
 
@@ -98,6 +108,38 @@ def test_calls_of_the_callers_tools_are_handed_back_and_their_results_taken(
     after = complete(api, [*before, {"role": "assistant", "content": None, "tool_calls": asked}, *results])
     assert after.choices[0].message.content == "Rain in both."
     assert [role for role, _ in transcript(model)] == ["user", "assistant", "tool", "tool"]
+
+
+GARBLED = ['{"city":', "not json", "[1,2]", '{"city": NaN}', '{"a":1}{"b":2}', '{"city": 1e999}', '{"city": "\\ud800"}']
+
+
+@pytest.mark.parametrize("arguments", GARBLED)
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_that_cannot_be_read_are_handed_back_as_they_came_and_may_be_sent_again(
+    api: OpenAI, model: ScriptedModel, stream: bool, arguments: str
+) -> None:
+    for _ in range(2):
+        model.asks_for_all(("weather", arguments), ids=["c1"])
+    found = complete(api, tools=[CHAT_TOOL], stream=stream)
+    if stream:
+        deltas = [call for chunk in found if chunk.choices for call in chunk.choices[0].delta.tool_calls or []]
+        assert "".join(delta.function.arguments for delta in deltas) == arguments
+    else:
+        assert found.choices[0].message.tool_calls[0].function.arguments == arguments
+    response: Any = api.responses.create(input="Hi", tools=[RESPONSES_TOOL], stream=stream)
+    item = (list(response)[-1].response if stream else response).output[0]
+    assert (item.type, item.name, item.arguments) == ("function_call", "weather", arguments)
+
+    call = {"id": "c1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+    told = {"role": "tool", "tool_call_id": "c1", "content": "These are no arguments."}
+    model.says("I see.").then_says("I see.")
+    after = complete(api, [*HI, {"role": "assistant", "tool_calls": [call]}, told], tools=[CHAT_TOOL])
+    assert after.choices[0].message.content == "I see."
+    output = {"type": "function_call_output", "call_id": item.call_id, "output": "These are no arguments."}
+    again = {"type": "function_call", "call_id": item.call_id, "name": "weather", "arguments": arguments}
+    assert api.responses.create(input=[*HI, again, output], tools=[RESPONSES_TOOL]).output_text == "I see."
+    sent = model.requests[-1]["messages"][-2]["tool_calls"][0]["function"]["arguments"]
+    assert sent == "{}"  # what no strict service would take
 
 
 def test_one_call_at_a_time_and_no_tools_at_all_are_kept_to(api: OpenAI, model: ScriptedModel) -> None:
