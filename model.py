@@ -12,7 +12,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -32,13 +32,14 @@ from errors import (
     ModelUnavailable,
     TurnkeeperError,
 )
-from reply import BadReply, Draft, Reply, TextGate, finish
+from reply import CLOSE, BadReply, Draft, Reply, TextGate, finish
 
 log = logging.getLogger(__name__)
 
 RETRIES = 2
 MAX_REPLY_BYTES, MAX_ERROR_BYTES = 32 * 1024 * 1024, 64 * 1024
 FIRST_PAUSE_S = 0.2  # before the second try, doubled before the third, less a part left to chance
+LONGEST_WAIT_S = 3600.0  # what a service may have us or our callers wait
 TRANSIENT = {408, 409, 429}  # and 5xx
 TOO_LONG = re.compile(
     r"context.{0,20}(length|window|limit|size)|maximum.{0,20}tokens|tokens?.{0,20}(limit|maximum)|input length"
@@ -62,11 +63,15 @@ class ContextTooLong(ModelError):
 
 @dataclass
 class Fault(Exception):
-    """One request failed. again: another may do better. after_s: how long the service asks us to wait."""
+    """One request failed. again: another may do better. after_s: how long the service asks us to wait.
+
+    otherwise: habits to ask it with the next time, to be kept only if that goes well.
+    """
 
     error: ChatError
     again: bool = False
     after_s: float | None = None
+    otherwise: dict[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -109,15 +114,18 @@ class Model:
         body: dict[str, Any] = {"model": name or self.settings.default_model, "messages": transcript}
         if tools:
             body["tools"] = tools
-        started = time.perf_counter()
+        started, tried = time.perf_counter(), dict[str, bool]()
         for attempt in range(RETRIES + 1):
             gate = None  # a new one each time: what a try that failed held back goes with it
+            habits = replace(self._habits_of(body), **tried)
             if on_text:
-                gate = TextGate(on_text, bool(tools), self._habits_of(body).thinks_aloud)
+                gate = TextGate(on_text, bool(tools), habits.thinks_aloud)
             try:
-                reply = await self._within_time(body, gate, time_left_s())
+                reply = await self._within_time(body, habits, gate, time_left_s())
+                self._learn(body, **tried)  # a refusal may only repeat words of the user: what helped is what counts
                 return replace(reply, duration_ms=(time.perf_counter() - started) * 1000)
             except Fault as fault:
+                tried |= fault.otherwise
                 pause_s = fault.after_s
                 if pause_s is None:
                     pause_s = FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1)
@@ -128,22 +136,24 @@ class Model:
                 await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    async def _within_time(self, body: dict[str, Any], gate: TextGate | None, time_left_s: float) -> Reply:
+    async def _within_time(
+        self, body: dict[str, Any], habits: Habits, gate: TextGate | None, time_left_s: float
+    ) -> Reply:
         """One request, ended by its own limit or the turn's, whichever comes first, however the bytes drip."""
         limit_s = self.settings.model_timeout_s
         try:
             async with asyncio.timeout(min(limit_s, time_left_s)):
-                return await self._ask(body, gate)
+                return await self._ask(body, habits, gate)
         except TimeoutError:
             if time_left_s <= limit_s:
                 raise OutOfTime from None
             raise ModelTimeout from None
 
-    async def _ask(self, body: dict[str, Any], gate: TextGate | None) -> Reply:
+    async def _ask(self, body: dict[str, Any], habits: Habits, gate: TextGate | None) -> Reply:
         """One request and its reply. Raises Fault."""
-        streamed = gate is not None and self._habits_of(body).stream
+        streamed = gate is not None and habits.stream
         try:
-            response = await self._send(self._fitted(body, streamed))
+            response = await self._send(fitted(body, habits, streamed))
             try:
                 draft = await self._read(
                     response, Draft({tool["function"]["name"] for tool in body.get("tools", [])}), gate
@@ -154,10 +164,10 @@ class Model:
             finally:
                 await response.aclose()
         except APIStatusError as error:
-            raise self._refused(error.status_code, error.body, error.response.headers, body, streamed) from error
+            raise refused(error.status_code, error.body, error.response.headers, habits, streamed) from error
         except BadReply as error:
             log.warning("the model service's reply cannot be used: %s", error)
-            raise self._refused(status_inside(error.vendor), error.vendor, {}, body, streamed) from error
+            raise refused(status_inside(error.vendor), error.vendor, {}, habits, streamed) from error
         except APIConnectionError as error:  # a timeout of the transport too: the time limit is ours alone
             log.warning("the model service cannot be reached: %s", type(error.__cause__ or error).__name__)
             raise Fault(ModelUnavailable(retry_after_s=5), again=True) from error
@@ -165,8 +175,10 @@ class Model:
             # The transport lets some of its own errors through, such as a garbled status line or a body cut short.
             log.warning("the exchange with the model service broke: %s", type(error).__name__)
             raise Fault(ModelError(), again=True) from error
-        if reply.reasoning is not None and self._habits_of(body).reasoning_back is None:
+        if reply.reasoning is not None and habits.reasoning_back is None:
             self._learn(body, reasoning_back=True)
+        if habits.thinks_aloud and draft.text.strip() and not CLOSE.search(draft.text):
+            self._learn(body, thinks_aloud=False)  # it was a chance, or is over
         if gate is not None:
             if not reply.text.startswith(gate.passed.rstrip()):
                 # A thought that only its closing tag gave away was passed on. It cannot be taken back, so it was said
@@ -182,25 +194,6 @@ class Model:
 
     def _learn(self, body: dict[str, Any], **habit: bool) -> None:
         self._habits[body["model"]] = replace(self._habits_of(body), **habit)
-
-    def _fitted(self, body: dict[str, Any], stream: bool) -> dict[str, Any]:
-        """The request as this model has shown to want it."""
-        habits = self._habits_of(body)
-        back = habits.reasoning_back
-        if back is not None:
-            messages = []
-            for message in body["messages"]:
-                if message["role"] == "assistant":
-                    message = {**message, "reasoning_content": message.get("reasoning_content") or ""}
-                    if not back:
-                        del message["reasoning_content"]
-                messages.append(message)
-            body = {**body, "messages": messages}
-        if stream:
-            body = {**body, "stream": True}
-            if habits.stream_options:
-                body["stream_options"] = {"include_usage": True}
-        return body
 
     async def _send(self, body: dict[str, Any]) -> httpx2.Response:
         """The response, its body unread. `client.post` skips the transformation that `create()` does per message."""
@@ -237,25 +230,6 @@ class Model:
         else:
             draft.take_body(parsed(b"".join([piece async for piece in bounded(response)])))
         return draft
-
-    def _refused(self, status: int, vendor: Any, headers: Any, body: dict[str, Any], streamed: bool) -> Fault:
-        """What a refusal means, and whether to ask once more in another way. vendor: the error as it came."""
-        code, text = words_of(vendor)
-        known = code if re.fullmatch(r"[A-Za-z_ ]{1,60}|\d{1,6}", code) else "unknown"  # never a text or a key
-        log.warning("the model service answered %d, code %s", status, known)
-        if status in (400, 422):
-            habits = self._habits_of(body)
-            if "reasoning_content" in text and habits.reasoning_back is not False:
-                self._learn(body, reasoning_back=habits.reasoning_back is None)  # wanted, or sent and not wanted
-                return Fault(ModelError(), again=True, after_s=0)
-            for habit in ("stream_options", "stream"):
-                if streamed and re.search(rf"\b{habit}\b", text) and getattr(habits, habit):
-                    self._learn(body, **{habit: False})  # it is asked without, then
-                    return Fault(ModelError(), again=True, after_s=0)
-        too_long = "context_length_exceeded" in code or (status in (400, 422) and TOO_LONG.search(text))
-        if status == 413 or too_long:
-            return Fault(ContextTooLong())
-        return fault_of(status, headers, code)
 
     async def close(self) -> None:
         """Close the connections to the model service. Used again, it opens new ones."""
@@ -305,6 +279,43 @@ class HttpClient(DefaultAioHttpClient):
 parsed_address, parsed_headers = lru_cache(maxsize=8)(httpx2.URL), lru_cache(maxsize=8)(httpx2.Headers)
 
 
+def fitted(body: dict[str, Any], habits: Habits, stream: bool) -> dict[str, Any]:
+    """The request as this model has shown to want it."""
+    back = habits.reasoning_back
+    if back is not None:
+        messages = []
+        for message in body["messages"]:
+            if message["role"] == "assistant":
+                message = {**message, "reasoning_content": message.get("reasoning_content") or ""}
+                if not back:
+                    del message["reasoning_content"]
+            messages.append(message)
+        body = {**body, "messages": messages}
+    if stream:
+        body = {**body, "stream": True}
+        if habits.stream_options:
+            body["stream_options"] = {"include_usage": True}
+    return body
+
+
+def refused(status: int, vendor: Any, headers: Any, habits: Habits, streamed: bool) -> Fault:
+    """What a refusal means, and whether to ask once more in another way. vendor: the error as it came."""
+    code, text = words_of(vendor)
+    known = code if re.fullmatch(r"[A-Za-z_ ]{1,60}|\d{1,6}", code) else "unknown"  # never a text or a key
+    log.warning("the model service answered %d, code %s", status, known)
+    if status in (400, 422):
+        if "reasoning_content" in text and habits.reasoning_back is not False:
+            wanted = {"reasoning_back": habits.reasoning_back is None}  # or sent and not wanted
+            return Fault(ModelError(), again=True, after_s=0, otherwise=wanted)
+        for habit in ("stream_options", "stream"):
+            if streamed and re.search(rf"\b{habit}\b", text) and getattr(habits, habit):
+                return Fault(ModelError(), again=True, after_s=0, otherwise={habit: False})
+    too_long = "context_length_exceeded" in code or (status in (400, 422) and TOO_LONG.search(text))
+    if status == 413 or too_long:
+        return Fault(ContextTooLong())
+    return fault_of(status, headers, code)
+
+
 def words_of(vendor: Any) -> tuple[str, str]:
     """The code and the text of an error, in whatever shape it came. For us to read, for nobody else."""
     if isinstance(vendor, list) and vendor:  # [{"error": {…}}]
@@ -331,7 +342,7 @@ def fault_of(status: int, headers: Any, code: str = "") -> Fault:
     if status == 404 or "model_not_found" in code or "invalid_model" in code:
         return Fault(ModelNotFound())
     if status == 402 or "quota" in code or "billing" in code:  # waiting does not help
-        return Fault(ModelRateLimited(retry_after_s=after_s or 3600))
+        return Fault(ModelRateLimited(retry_after_s=after_s or LONGEST_WAIT_S))
     if status == 429:
         return Fault(ModelRateLimited(retry_after_s=after_s or 10), again=True, after_s=after_s)
     if status == 503:
@@ -340,12 +351,12 @@ def fault_of(status: int, headers: Any, code: str = "") -> Fault:
 
 
 def retry_after(headers: Any) -> float | None:
-    """Seconds from Retry-After: a number of them, or a date. None where there is neither."""
+    """Seconds from Retry-After, an hour at most: a number of them, or a date. None where there is neither."""
     text = str(headers.get("retry-after", "")).strip()
     if re.fullmatch(r"\d{1,6}(\.\d{1,3})?", text):
-        return float(text)
+        return min(float(text), LONGEST_WAIT_S)
     try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+        return min(max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time()), LONGEST_WAIT_S)
     except (ValueError, OverflowError):
         return None
 

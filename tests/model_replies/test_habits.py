@@ -150,3 +150,64 @@ def test_what_one_model_wants_is_not_done_to_another(
     ask(client, "/chat", conversation_id, model="another")
     sent = [["reasoning_content" in m for m in request["messages"]] for request in model.requests]
     assert (any(sent[1]), any(sent[2])) == (True, False)
+
+
+def test_a_thought_spoken_of_once_does_not_end_streaming_for_good(
+    client_for: MakeClient, store: Store, model: ScriptedModel, conversation_id: str
+) -> None:
+    client = client_for()
+    spoken = "A thought is closed by </think> and then the answer follows."
+    model.says(spoken).says(spoken)
+    assert ask(client, "/chat/stream", conversation_id).body["answer"] == "and then the answer follows."
+    pieces = []
+    for _ in range(2):
+        model.says("These are several small words.", gap_s=0.2)
+        outcome = ask(client, "/chat/stream", conversation_id)
+        assert outcome.body["answer"] == outcome.deltas() == "These are several small words."
+        pieces.append(len([event for event in outcome.events if event.name == "delta"]))
+    assert pieces[0] == 1 < pieces[1]  # the first was waited for, in vain
+
+
+def test_a_thought_is_waited_for_as_long_as_the_model_thinks(
+    client_for: MakeClient, store: Store, model: ScriptedModel, conversation_id: str
+) -> None:
+    client = client_for(toolsets=("tests.support.recording_tools",))
+    aloud = "I should greet.</think>Hello."
+    model.says(aloud).says(aloud)
+    assert ask(client, "/chat/stream", conversation_id).body["answer"] == "Hello."
+    asks(model, call("note", GOOD))  # a call without a text says nothing about it
+    model.says(aloud)
+    assert ask(client, "/chat/stream", conversation_id).deltas() == "Hello."
+
+
+@pytest.mark.parametrize("word", ["stream", "stream_options", "reasoning_content"])
+def test_a_refusal_that_repeats_the_words_of_the_user_changes_nothing_for_the_next_turn(
+    client_for: MakeClient, store: Store, model: ScriptedModel, conversation_id: str, word: str
+) -> None:
+    client = client_for()
+    model.says("Hello.")
+    assert ask(client, "/chat/stream", conversation_id).body["turn"] == 1
+    before = len(model.requests)
+    model.fails(400, message=f"1 validation error, the input was: what is {word}?", forever=True)
+    failed(ask(client, "/chat/stream", conversation_id), 502, "model_error")
+    assert len(model.requests) <= before + ONCE_MORE
+    model.reset()
+    model.says("These are several small words.")
+    assert ask(client, "/chat/stream", conversation_id).body["turn"] == 2
+    (request,) = model.requests
+    assert (request["stream"], request["stream_options"]) == (True, {"include_usage": True})
+    assert "reasoning_content" not in json.dumps(request["messages"])
+
+
+def test_a_model_that_sends_reasoning_gets_it_back_after_a_refusal_that_only_speaks_of_it(
+    client_for: MakeClient, store: Store, model: ScriptedModel, conversation_id: str
+) -> None:
+    client = client_for()
+    model.says("Hello.", reasoning_content="Aha.")
+    assert ask(client, "/chat", conversation_id).body["turn"] == 1
+    for _ in range(2):
+        model.fails(400, message="what is reasoning_content?")
+    failed(ask(client, "/chat", conversation_id), 502, "model_error")
+    model.says("Hello.")
+    assert ask(client, "/chat", conversation_id).body["turn"] == 2
+    assert "reasoning_content" in json.dumps(model.requests[-1]["messages"])
