@@ -119,7 +119,7 @@ class Model:
             gate = None  # a new one each time: what a try that failed held back goes with it
             habits = replace(self._habits_of(body), **tried)
             if on_text:
-                gate = TextGate(on_text, bool(tools), habits.thinks_aloud)
+                gate = TextGate(on_text, habits.thinks_aloud)
             try:
                 reply = await self._within_time(body, habits, gate, time_left_s())
                 self._learn(body, **tried)  # a refusal may only repeat words of the user: what helped is what counts

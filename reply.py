@@ -34,6 +34,10 @@ CALL_MARKS = (
     *("[TOOL_CALLS]", "<function=", "<｜tool▁calls▁begin｜>"),
 )
 CALL = re.compile(f"(?<!`)(?:{'|'.join(map(re.escape, CALL_MARKS))})")
+# And around one, if nothing else is there than calls: these may be tags of an answer, too.
+WRAPPED_CALL = re.compile(r"(?<!`)<(tools|tool_calls)>(.*?)(?:</\1>|\Z)", re.DOTALL)
+MARKS = (*CALL_MARKS, "<tools>", "<tool_calls>")
+MARK = re.compile(f"(?<!`)(?:{'|'.join(map(re.escape, MARKS))})")
 AFTER_CALL = re.compile(r"</tool_call>|</function_call>|<\|/?tool_call\|>|<\|eo[mt]_id\|>")
 
 # What other vendors say instead of `length` and `content_filter`, and of a reply that they gave up.
@@ -305,7 +309,7 @@ def finish(draft: Draft) -> Reply:
     text, old = without_thought(draft.text + clean_text(draft.half)), draft.by_index.get("function_call")
     raw_calls = [call for call in draft.calls if call is not old] or draft.calls  # not what stands in both fields twice
     cut = draft.finish_reason in ("length", "content_filter")
-    if not raw_calls and draft.known and not cut:
+    if not raw_calls and not cut:  # where no tool was offered, it is a call all the same: one that is not permitted
         text, raw_calls = calls_in_text(text, draft.known)
     reasoning = clean_text(draft.reasoning) if draft.reasoning is not None else None
     return Reply(text, clean_calls(raw_calls, draft.known), draft.finish_reason, draft.usage, reasoning)
@@ -343,7 +347,8 @@ def end_of_thought(text: str, tag: str, whole: bool) -> int:
 
 
 def calls_in_text(text: str, known: set[str]) -> tuple[str, list[RawCall]]:
-    """Tool calls that a model wrote as text: behind a mark such as `<tool_call>`, or nothing but the JSON of calls.
+    """Tool calls that a model wrote as text: behind a mark such as `<tool_call>`, in a tag such as `<tools>`, or
+    nothing but the JSON of calls.
 
     Returns the text before them and the calls. Raises BadReply for a mark with anything else behind it.
     """
@@ -354,6 +359,11 @@ def calls_in_text(text: str, known: set[str]) -> tuple[str, list[RawCall]]:
         if not calls or len(calls) < len(found):
             raise BadReply("a tool call written as text cannot be read")
         return before.rstrip(), calls
+    if wrapped := list(WRAPPED_CALL.finditer(text)):
+        found = [call_of(value, known) for block in wrapped for value in json_values(block[2])]
+        calls = [call for call in found if call]
+        if calls and len(calls) == len(found):
+            return text[: wrapped[0].start()].rstrip(), calls
     bare = unfence(text)
     if bare.startswith(("{", "[")):
         found = [call_of(value, known) for value in json_values(bare)]
@@ -504,8 +514,8 @@ class TextGate:
     so that all pieces together are the answer. after_thought: this model begins with a thought and no tag to tell so.
     """
 
-    def __init__(self, pass_on: Callable[[str], None], calls_possible: bool, after_thought: bool = False) -> None:
-        self._pass_on, self._calls_possible, self._after_thought = pass_on, calls_possible, after_thought
+    def __init__(self, pass_on: Callable[[str], None], after_thought: bool = False) -> None:
+        self._pass_on, self._after_thought = pass_on, after_thought
         self.passed = ""
         self._waiting, self._begun, self._held = "", False, False
 
@@ -513,7 +523,7 @@ class TextGate:
         """The next piece of the text."""
         self._waiting += piece
         if not self._held and (self._begun or self._begins()):
-            end = self._before_call() if self._calls_possible else len(self._waiting)
+            end = self._before_call()
             self._send(self._waiting[:end])
             self._waiting = self._waiting[end:]
 
@@ -525,22 +535,21 @@ class TextGate:
         start = shown.lstrip()
         if not start or any(tag.startswith(start[: len(tag)]) for tag in BEGINNINGS):
             return False
-        if self._calls_possible:
-            self._held = MAYBE_CALL.match(start) is not None
-            if self._held or NOT_YET_CLEAR.fullmatch(start):
-                return False
+        self._held = MAYBE_CALL.match(start) is not None
+        if self._held or NOT_YET_CLEAR.fullmatch(start):
+            return False
         self._waiting, self._begun = shown, True
         return True
 
     def _before_call(self) -> int:
         """Where the mark of a call begins, or what may be a piece of one at the end."""
         before = self.passed[-1:]  # a backtick there makes it one that is only spoken of
-        if found := CALL.search(before + self._waiting):
+        if found := MARK.search(before + self._waiting):
             self._held = True
             return found.start() - len(before)
         at = max(self._waiting.rfind("<"), self._waiting.rfind("["))
         piece = self._waiting[at:] if at >= 0 else ""
-        return at if piece and any(mark.startswith(piece) for mark in CALL_MARKS) else len(self._waiting)
+        return at if piece and any(mark.startswith(piece) for mark in MARKS) else len(self._waiting)
 
     def _send(self, text: str) -> None:
         if text:

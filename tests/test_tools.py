@@ -732,7 +732,7 @@ def test_what_is_passed_on_of_a_reply_adds_up_to_its_text_and_never_shows_a_thou
     except BadReply:
         clean = None  # a mark of a call with no call behind it
     passed: list[str] = []
-    gate = TextGate(passed.append, calls_possible=tools_offered)
+    gate = TextGate(passed.append)
     borders = [0, *cuts, len(text)]
     for start, end in zip(borders, borders[1:], strict=False):
         gate.feed(text[start:end])
@@ -754,7 +754,7 @@ def test_of_a_model_that_thinks_aloud_nothing_is_passed_on_before_its_thought_ha
 ) -> None:
     text = SECRET + thought.replace("</think>", "").replace("<", "").replace("`", "") + "</think>" + rest
     passed: list[str] = []
-    gate = TextGate(passed.append, calls_possible=False, after_thought=True)
+    gate = TextGate(passed.append, after_thought=True)
     for at in range(0, len(text), size):
         gate.feed(text[at : at + size])
     answer = without_thought(text)

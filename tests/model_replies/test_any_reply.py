@@ -83,7 +83,7 @@ def test_any_body_at_all_is_a_clean_reply_or_one_that_cannot_be_used(body: Any) 
 @hypothesis_settings(max_examples=400, deadline=None, derandomize=True, database=None)
 def test_any_stream_at_all_is_a_clean_reply_or_one_that_cannot_be_used(bodies: list[Any]) -> None:
     draft, passed = Draft({"note", "now"}), list[str]()
-    gate = TextGate(passed.append, calls_possible=True)
+    gate = TextGate(passed.append)
     with contextlib.suppress(BadReply):
         for body in bodies:
             before = len(draft.text)

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from tests.conftest import Store
 from tests.support.odd_replies import GOOD, call, fenced
-from tests.support.outcomes import ONCE_MORE, answered, both_ways, failed, left_nothing
+from tests.support.outcomes import ONCE_MORE, answered, both_ways, failed, left_nothing, stopped
 from tests.support.recording_tools import RUNS
 from tests.support.scripted_model import ScriptedModel
 from tests.support.ways import ask
@@ -50,6 +50,14 @@ CALLS_AS_TEXT: list[tuple[str, str, list[str]]] = [
     ("a fence", fenced(as_json("a")), ["a"]),
     ("a fence without a word", fenced(as_json("a"), ""), ["a"]),
     ("a fence with a word of its own", fenced(as_json("a"), "tool_call"), ["a"]),
+    ("tools", f"<tools>\n{as_json('a')}\n</tools>", ["a"]),
+    ("tools, without the closing tag", f"<tools>{as_json('a')}", ["a"]),
+    ("tools, several", f"I write.\n<tools>{as_json('a')}</tools>\n<tools>{as_json('b')}</tools>", ["a", "b"]),
+    ("tools, two in one tag", f"<tools>\n{as_json('a')}\n{as_json('b')}\n</tools>", ["a", "b"]),
+    ("tools, prose around", f"I write: <tools>{as_json('a')}</tools>\nThat should do.", ["a"]),
+    ("tool_calls", f"<tool_calls>[{as_json('a')}, {as_json('b')}]</tool_calls>", ["a", "b"]),
+    ("tool_calls, fenced", f"<tool_calls>{fenced(as_json('a'))}</tool_calls>", ["a"]),
+    ("tool_call in tool_calls", f"<tool_calls>{tagged(as_json('a'))}</tool_calls>", ["a"]),
     ("Chinese", tagged(as_json("请记下")), ["请记下"]),
     # Said by qwen2.5-coder:1.5b with its own template, which shows the shape of a call in doubled braces.
     ("doubled braces", "{" + as_json("a") + "}", ["a"]),
@@ -138,6 +146,14 @@ ANSWERS_IN_JSON = [
     fenced('{"result": 5}'),
     fenced("print('{}')", "python"),
     f"Like this:\n{fenced(as_json('a'))}",
+    "<tools><hammer/></tools>",
+    "<tools>hammer, saw",
+    "<tools></tools>",
+    f"In `<tools>{as_json('a')}</tools>` it is only spoken of.",
+    f"<tools>{as_json('a', description='what note does')}</tools>",
+    '<tools>{"type": "function", "function": {"name": "note", "description": "x"}}</tools> describes a tool.',
+    f"<tools>{as_json('a')}, and so on</tools>",
+    "<tool_calls>5</tool_calls>",
     "{not json",
     "[" * 1000,
     "`" * 1000,
@@ -153,3 +169,44 @@ def test_an_answer_that_is_json_but_no_call_of_a_tool_stays_an_answer(
     model.says(text)
     answered(ask(client, way, conversation_id), store, conversation_id, text)
     assert not RUNS
+
+
+NOT_PERMITTED = [
+    tagged(as_json("a")),
+    f"Sure. <tools>{as_json('a')}</tools>",
+    f"[TOOL_CALLS][{as_json('a')}]",
+    as_json("a"),
+]
+
+
+@both_ways
+@pytest.mark.parametrize("text", NOT_PERMITTED, ids=range(len(NOT_PERMITTED)))
+def test_a_call_written_as_text_where_none_is_permitted_is_a_call_too_many_and_never_an_answer(
+    client: TestClient, store: Store, model: ScriptedModel, conversation_id: str, way: str, text: str
+) -> None:
+    model.says(text)
+    outcome = ask(client, way, conversation_id, max_tool_calls=0)
+    stopped(outcome, "tool_call_limit")
+    assert "note" not in outcome.deltas()
+    assert "tools" not in model.requests[-1]
+    assert not RUNS
+    left_nothing(client, store, model, conversation_id)
+
+
+@both_ways
+def test_a_broken_call_written_as_text_where_none_is_permitted_is_never_an_answer_either(
+    client: TestClient, store: Store, model: ScriptedModel, conversation_id: str, way: str
+) -> None:
+    for _ in range(ONCE_MORE):
+        model.says("<tool_call>note(text='a')</tool_call>")
+    failed(ask(client, way, conversation_id, max_tool_calls=0), 502, "model_error")
+    left_nothing(client, store, model, conversation_id)
+
+
+@both_ways
+@pytest.mark.parametrize("text", ['{"result": 5}', "Hello.", "[1, 2]"])
+def test_an_answer_where_no_call_is_permitted_stays_an_answer(
+    client: TestClient, store: Store, model: ScriptedModel, conversation_id: str, way: str, text: str
+) -> None:
+    model.says(text)
+    answered(ask(client, way, conversation_id, max_tool_calls=0), store, conversation_id, text)

@@ -198,3 +198,16 @@ def test_the_async_client_gets_the_same(service: Service, model: ScriptedModel) 
         return whole.choices[0].message.content, pieces, final.output_text, last.choices[0].message.content
 
     assert with_async(service, ask) == ("Whole.", "In pieces.", "Streamed response.", "By the helper.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_written_as_text_although_no_tool_may_be_called_is_not_told_as_the_answer(
+    api: OpenAI, store: Store, model: ScriptedModel, conversation_id: str, stream: bool
+) -> None:
+    written = '<tool_call>{"name": "calculator", "arguments": {"a": 2, "b": 3, "operation": "add"}}</tool_call>'
+    model.says(written)
+    found = complete(api, tool_choice="none", stream=stream, extra_headers=named(conversation_id))
+    text, last = joined(found) if stream else (found.choices[0].message.content, found)
+    assert not text
+    assert (last.choices[0].finish_reason, last.turnkeeper["stop_reason"]) == ("length", "tool_call_limit")
+    assert store.messages(conversation_id) == []
