@@ -117,12 +117,13 @@ class Model:
         started, tried = time.perf_counter(), dict[str, bool]()
         for attempt in range(RETRIES + 1):
             gate = None  # a new one each time: what a try that failed held back goes with it
-            habits = replace(self._habits_of(body), **tried)
+            habits = replace(self._habits_of(body), **tried) if tried else self._habits_of(body)
             if on_text:
                 gate = TextGate(on_text, habits.thinks_aloud)
             try:
                 reply = await self._within_time(body, habits, gate, time_left_s())
-                self._learn(body, **tried)  # a refusal may only repeat words of the user: what helped is what counts
+                if tried:  # a refusal may only repeat words of the user: what helped is what counts
+                    self._learn(body, **tried)
                 return replace(reply, duration_ms=(time.perf_counter() - started) * 1000)
             except Fault as fault:
                 tried |= fault.otherwise
