@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from enum import Enum
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
@@ -62,10 +62,12 @@ from problems import (
 from runs.command import command
 from runtime import Caller, Register, Runtime
 from shapes import (
+    REPLAYED,
     ChatReply,
     ChatRequest,
     Conversation,
     ConversationId,
+    IdempotencyKey,
     NewTitle,
     Page,
     StoredMessage,
@@ -86,10 +88,6 @@ CAPABILITIES: dict[str, Register] = {  # toolsets in folders of their own, by na
 
 
 Limit = Annotated[int, Query(ge=1, le=200, description="how many at most")]
-IdempotencyKey = Annotated[
-    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[!-~]+$")
-]
-REPLAYED = {"Idempotency-Replayed": "true"}
 After = Annotated[str | None, Query(max_length=100, description="the `next` of the page before")]
 TURN_ERRORS = problems(
     BodyTooLarge,

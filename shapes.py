@@ -4,6 +4,7 @@ import unicodedata
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+from fastapi import Header
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from errors import Bilingual
@@ -39,6 +40,10 @@ def something_said(message: str) -> str:
 
 
 ConversationId = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(conversation_name)]
+IdempotencyKey = Annotated[
+    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[!-~]+$")
+]
+REPLAYED = {"Idempotency-Replayed": "true"}  # the header of an answer that was given before
 Said = Annotated[str, AfterValidator(something_said)]
 
 

@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from idempotency import fingerprint_of
 from problems import as_chat_error, check_length, language_of
 from runtime import Caller, Runtime
+from shapes import IdempotencyKey
 from turn import Question, Turn
 
 from .given import Given, read_messages, read_tools
-from .names import IdempotencyKey, conversation_in_header
+from .names import conversation_in_header
 from .refusals import ERRORS, Refused, check_sendable, error_of, refuse_others
 from .told import COMMENT, Underway, event, facts_of, handed_back, tell
 

@@ -7,19 +7,13 @@ without a table or an index of its own. Whose it is, it does not say: it is look
 import base64
 import re
 from dataclasses import dataclass
-from typing import Annotated
 from urllib.parse import unquote
 from uuid import UUID
-
-from fastapi import Header
 
 from shapes import conversation_name
 
 from .refusals import Refused
 
-IdempotencyKey = Annotated[
-    str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255, pattern=r"^[!-~]+$")
-]
 RUN = "[0-9a-f]{32}"
 
 

@@ -19,10 +19,11 @@ from memory import delete_conversation, get_conversation, messages_of_run
 from problems import check_length, language_of
 from run import new_run_id
 from runtime import Caller, Runtime
+from shapes import IdempotencyKey
 from turn import Question
 
 from .given import Given, read_items, read_tools
-from .names import IdempotencyKey, Trail, checked_conversation, conversation_in_header, new_id, trail_of
+from .names import Trail, checked_conversation, conversation_in_header, new_id, trail_of
 from .refusals import ERRORS, PreviousResponseNotFound, Refused, check_sendable, refuse_others
 from .response_bodies import Asked, input_item, response_of, stored_response
 from .response_events import events, repeated

@@ -8,14 +8,13 @@ from typing import Any
 from fastapi import Response
 
 from errors import ChatError
-from shapes import ChatReply
+from shapes import REPLAYED, ChatReply
 from stream import EVENT_HEADERS, EventStream, News, Telling
 from tools import ToolCall
 from turn import BodyOf, Question, Replayed, Turn, Turns
 
 from .refusals import as_json
 
-REPLAYED = {"Idempotency-Replayed": "true"}
 COMMENT = ": still at it\n\n"  # no event may have an id: the clients would take the blank line for an empty event
 
 

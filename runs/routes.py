@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field, create_model
 
 from access import may
@@ -25,7 +25,7 @@ from idempotency import fingerprint_of
 from problems import as_chat_error, check_length, language_of, mark_of, page_of, problems
 from run import LIMITS, ToolLimit
 from runtime import Runtime
-from shapes import ChatReply, ConversationId, Page, Said, Shape
+from shapes import REPLAYED, ChatReply, ConversationId, IdempotencyKey, Page, Said, Shape
 from stream import EVENT_HEADERS, EVENTS, EventStream, begin_telling
 from turn import Question, Replayed, Turn
 
@@ -38,11 +38,6 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 Route = TypeVar("Route", bound=Callable[..., Any])
 After = Annotated[str | None, Query(max_length=100)]
 KEY = "Idempotency-Key"
-IdempotencyKey = Annotated[
-    str | None,
-    Header(alias=KEY, min_length=1, max_length=255, pattern=r"^[!-~]+$", description="only with a conversation_id"),
-]
-REPLAYED = {"Idempotency-Replayed": "true"}
 
 
 class RunRequest(Shape):
