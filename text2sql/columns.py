@@ -10,7 +10,7 @@ from sqlglot import exp
 from .dialects import TEXTS, words
 from .policy import Policy, near
 from .refusal import Refused, too_complex
-from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Origin, Outputs, Scope, Source, alike
+from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Cte, Origin, Outputs, Scope, Source, alike
 
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 MAX_ITEMS = 2_000  # columns of one list, stars written out
@@ -27,6 +27,8 @@ class Columns:
         self.reading: frozenset[str] = frozenset()  # what the query under way reads, subqueries included
         self.found: dict[int, tuple[Outputs | None, frozenset[str]]] = {}  # of subqueries, by the id of their node
         self.ctes = 0
+        self.recursive: dict[int, tuple[Cte, list[str]]] = {}  # and its columns, by the id of the UNION that reads it
+        self.outside: Chain | None = None  # in a CTE of SQLite: the scopes around it, of which it may not speak
 
     def name(self, node: Any) -> str:
         """An identifier as the server takes it."""
@@ -59,7 +61,7 @@ class Columns:
             self.look_up(name, sources := self.sources_of(self.name(table), chain))
             self.reach(sources[0], chain)
         elif not self.bind(node, name, chain):
-            if self.dialect == "sqlite" and node.this.args.get("quoted"):
+            if self.dialect == "sqlite" and node.this.args.get("quoted") and not self.may_be_elsewhere(name, chain):
                 node.replace(exp.Literal.string(node.name))  # as SQLite itself takes "text" that is no name
                 return
             raise self.no_column(name, [source for scope in chain for source in scope.sources])
@@ -87,7 +89,7 @@ class Columns:
                 if having[0].name:
                     node.set("table", exp.to_identifier(having[0].name, quoted=True))
                     return True
-            may_be = bool(having) or own or any(source.outputs is None for source in scope.sources)
+            may_be = bool(having) or own or any(self.may_have_any(source) for source in scope.sources)
             if may_be:
                 break
         around = [source for scope in chain for source in scope.sources]
@@ -100,6 +102,21 @@ class Columns:
                     self.whole_row(source)
                     may_be = True
         return may_be and (alike(name) not in PSEUDO[self.dialect] or not any(source.table for source in around))
+
+    def may_have_any(self, source: Source) -> bool:
+        """Whether every name may be a column of a source.
+
+        SQLite looks a name of a CTE that nothing in the CTE has up where the CTE is used. In a CTE only what is known
+        to be there may be named; of tables whose columns nobody has told us that cannot be asked.
+        """
+        return source.outputs is None and (self.outside is None or source.table is not None)
+
+    def may_be_elsewhere(self, name: str, chain: Chain) -> bool:
+        """Whether a name in a CTE that was found nowhere may still be one, and no text."""
+        if self.outside is None:
+            return False
+        here, around = ([source for scope in scopes for source in scope.sources] for scopes in (chain, self.outside))
+        return any(source.outputs is None for source in here) or any(source.has(name) for source in around)
 
     def reach(self, source: Source, chain: Chain) -> None:
         """Remember that a query, and those between, speak of a source of a query around them."""
@@ -127,7 +144,8 @@ class Columns:
         A server does not see a source in the ON of a join before its own, and takes one of the same name further out.
         """
         for source in sources:
-            unknown = source.is_open and alike(name) not in PSEUDO[self.dialect]
+            unnamed = source.is_open and self.outside is None
+            unknown = (unnamed or self.may_have_any(source)) and alike(name) not in PSEUDO[self.dialect]
             if source.hides(name) or not (source.has(name) or unknown):
                 raise self.no_column(name, sources)
 

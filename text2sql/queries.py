@@ -1,6 +1,7 @@
 """The guard's way through a statement: its queries, what stands in their FROM, and every expression in them."""
 
 import re
+from collections.abc import Iterable
 
 from sqlglot import exp
 
@@ -10,6 +11,7 @@ from .refusal import Refused, dialect_hint
 from .sources import Chain, Cte, Found, Known, Outputs, Scope, Source, alike
 
 CTE_NAME = re.compile(r"^cte\d+_")  # what a CTE is called in text that was written here before
+JSON_COLUMNS = "key value type atom id parent fullkey path".split()  # of json_each and json_tree
 CATALOGS = frozenset("information_schema performance_schema mysql sys pg_catalog pg_toast sqlite_master".split())
 
 
@@ -22,7 +24,11 @@ class Check(Joins):
         if isinstance(node, exp.Select):
             return self.select(node, chain, known)
         if isinstance(node, exp.SetOperation):
+            if own := self.recursive.get(id(node)):
+                self.recursive[id(node.this.unnest())] = own
             left = self.query_and_tables(node.this, chain, known)
+            if own:
+                known = begun(known, *own, left)
             right = self.query_and_tables(node.expression, chain, known)
             self.check_sets(node, left, right)
             outputs = common(left[0], right[0])
@@ -69,22 +75,21 @@ class Check(Joins):
             columns = [self.name(column) for column in alias.args.get("columns") or ()]
             below = dict(known)
             if clause.args.get("recursive"):
-                names, reads = (
-                    (None, frozenset[str]()) if self.joins is None else self.beginning(cte.this, chain, known)
-                )
-                named = columns or list(names or ())
-                below[name] = Cte(new_name, dict.fromkeys(map(str.casefold, named)) if named else None, reads)
-            outputs, reads = self.query_and_tables(cte.this, chain, below)
+                below[name] = Cte(new_name, nowhere(columns) if columns else None, frozenset())
+                self.recursive[id(cte.this.unnest())] = below[name], columns
+            outputs, reads = self.body(cte.this, chain, below)
             known[name] = Cte(new_name, renamed(outputs, columns), reads)
             alias.set("this", exp.to_identifier(new_name, quoted=True))
         return known
 
-    def beginning(self, node: exp.Expr, chain: Chain, known: Known) -> Found:
-        """What a recursive query begins with: what it reads of itself is of these tables too."""
-        inner = node.unnest()
-        if self.joins is None or not isinstance(inner, exp.Union):
-            return None, frozenset()
-        return self.query_and_tables(inner.this, chain, known)
+    def body(self, node: exp.Expr, chain: Chain, known: Known) -> Found:
+        """The query of a CTE. In SQLite it sees nothing around it: what that is depends on where the CTE is used."""
+        if self.dialect != "sqlite":
+            return self.query_and_tables(node, chain, known)
+        before, self.outside = self.outside, (*chain, *(self.outside or ()))
+        found = self.query_and_tables(node, (), known)
+        self.outside = before
+        return found
 
     def select(self, node: exp.Select, chain: Chain, known: Known) -> Outputs | None:
         """Check one SELECT: its sources first, then everything that speaks of them."""
@@ -211,7 +216,7 @@ class Check(Joins):
         alias, inner = node.args.get("alias"), node.this if isinstance(node, (exp.Lateral, exp.Table)) else node
         called = self.name(alias.this) if alias and alias.this else ""
         columns = [self.name(column) for column in alias.args.get("columns") or ()] if alias else []
-        outputs: Outputs | None = None
+        outputs = columns_in_from(inner, self.dialect)
         if isinstance(inner, exp.Query):
             outputs, tables = self.query_and_tables(inner, here if isinstance(node, exp.Lateral) else here[1:], known)
         else:
@@ -222,7 +227,7 @@ class Check(Joins):
         if isinstance(node, exp.Lateral) or not isinstance(inner, exp.Query):
             here[0].looking.append(inner)
         if columns and outputs is None:
-            outputs = dict.fromkeys(map(str.casefold, columns))
+            outputs = nowhere(columns)
         return Source(called, None, renamed(outputs, columns), tables)
 
     def look_around(self, node: exp.Expr, scope: Scope) -> None:
@@ -269,6 +274,27 @@ class Check(Joins):
             self.expression(on, here, known)
 
 
+def begun(known: Known, own: Cte, columns: list[str], left: Found) -> Known:
+    """What is known right of a UNION in the body of a recursive query: what stands to its left is what it reads."""
+    names = columns or list(left[0] or ())
+    now = Cte(own.new_name, nowhere(names) if names else None, left[1])
+    return {name: now if cte is own else cte for name, cte in known.items()}
+
+
+def nowhere(names: Iterable[str]) -> Outputs:
+    """Columns of these names whose values come from no column of a table."""
+    return dict.fromkeys(map(str.casefold, names))
+
+
+def columns_in_from(node: exp.Expr, dialect: str) -> Outputs | None:
+    """The columns of what stands in FROM and is no query; None where they are not known."""
+    if dialect != "sqlite":
+        return None
+    if isinstance(node, exp.Values):
+        return nowhere(f"column{at + 1}" for at in range(len(node.expressions[0].expressions)))
+    return nowhere(JSON_COLUMNS) if node.name.casefold() in ("json_each", "json_tree") else None
+
+
 def common(left: Outputs | None, right: Outputs | None) -> Outputs | None:
     """The columns of two queries put below one another, with the origins that they share."""
     if left is None:
@@ -283,7 +309,7 @@ def renamed(outputs: Outputs | None, columns: list[str]) -> Outputs | None:
     if not columns:
         return outputs
     if outputs is None:
-        return dict.fromkeys(column.casefold() for column in columns)
+        return nowhere(columns)
     values = list(outputs.items())
     new = [(column.casefold(), values[at][1] if at < len(values) else None) for at, column in enumerate(columns)]
     return dict(new + values[len(columns) :])

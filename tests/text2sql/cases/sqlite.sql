@@ -38,6 +38,46 @@ SELECT title, price * 2 AS twice FROM books WHERE twice > 30;
 -- allow: a CTE in other letters
 WITH Wages AS (SELECT 1 AS id) SELECT * FROM wages;
 
+-- A name that nothing in a CTE has is looked up where the CTE is used.
+-- deny column_not_allowed: a hidden column of where a CTE is used, beside a function in FROM
+WITH c AS (SELECT pin AS v FROM json_each('[1]')) SELECT (SELECT v FROM c) FROM members;
+-- deny column_not_allowed: the same, beside VALUES
+WITH c AS (SELECT pin AS v FROM (VALUES (1))) SELECT name, (SELECT v FROM c) FROM members;
+-- deny column_not_allowed: the same, beside VALUES with a name
+WITH c(v) AS (SELECT pin FROM (VALUES (1)) AS q) SELECT name FROM members WHERE (SELECT v FROM c) = 'SECRET-1';
+-- deny column_not_allowed: the same, beside a subquery that gives all of a function
+WITH c AS (SELECT pin AS v FROM (SELECT * FROM json_each('[1]'))) SELECT name, (SELECT v FROM c) FROM members;
+-- deny column_not_allowed: the same, in a subquery of the CTE
+WITH c AS (SELECT (SELECT pin FROM json_each('[1]')) AS v) SELECT name, (SELECT v FROM c) FROM members;
+-- deny column_not_allowed: the same, in an EXISTS of the CTE
+WITH c AS (SELECT 1 AS v WHERE EXISTS (SELECT 1 FROM json_tree('[1]') j WHERE pin = 'SECRET-1')) SELECT name, (SELECT v FROM c) FROM members;
+-- deny column_not_allowed: the same, in a CTE of a CTE
+WITH c AS (WITH d AS (SELECT pin AS v FROM json_each('[1]')) SELECT (SELECT v FROM d) AS v) SELECT name, (SELECT v FROM c) FROM members;
+-- deny column_not_allowed: the same, in a recursive CTE
+WITH RECURSIVE c AS (SELECT 1 AS n UNION ALL SELECT pin FROM c WHERE n = 1) SELECT name, (SELECT MAX(n) FROM c) FROM members;
+-- deny column_not_allowed: the same, in a recursive CTE whose columns are named
+WITH RECURSIVE c(n) AS (VALUES (1) UNION ALL SELECT pin FROM c WHERE n = 1) SELECT name, (SELECT MAX(n) FROM c) FROM members;
+-- deny column_not_allowed: the same, with the name of the source before it
+WITH c AS (SELECT e.uid AS v FROM (SELECT 1 + 1) e) SELECT e.name, (SELECT MAX(v) FROM c) FROM emp e;
+-- deny column_not_allowed: the same, with the name of a function before it
+WITH c AS (SELECT members.pin AS v FROM json_each('[1]') AS members) SELECT name, (SELECT MAX(v) FROM c) FROM members;
+-- deny column_not_allowed: the row's own key of where a CTE is used
+WITH c AS (SELECT emp.rowid AS v FROM json_each('[1]') emp) SELECT name, (SELECT MAX(v) FROM c) FROM emp;
+-- deny unknown_table: a CTE that speaks of the query around it, whose name means another source where it is used
+SELECT (WITH c AS (SELECT t.pin AS v) SELECT (SELECT MAX(v) FROM c) FROM members t LIMIT 1) FROM (SELECT 'x' AS pin) t;
+-- deny column_not_allowed: the same without the name of the source
+SELECT (WITH c AS (SELECT pin AS v) SELECT (SELECT MAX(v) FROM c) FROM members LIMIT 1) FROM (SELECT 'x' AS pin) t;
+-- deny column_not_allowed: a name in quotes that the query around a CTE has
+SELECT (WITH c AS (SELECT "title" AS v) SELECT v FROM c) FROM books;
+-- allow: what a function gives, in a CTE
+WITH c AS (SELECT key AS k, j.value AS v, "type" FROM json_each('[10, 20]') AS j) SELECT title, (SELECT SUM(v) FROM c WHERE k < b.id) FROM books b;
+-- allow: the columns of VALUES, in a CTE
+WITH c AS (SELECT column1 AS n, q.column2 AS s FROM (VALUES (1, 'a'), (2, 'b')) AS q), d(n) AS (VALUES (3)) SELECT title FROM books WHERE id IN (SELECT n FROM c) OR id IN (SELECT n FROM d);
+-- allow: subqueries that speak of one another, in a CTE
+WITH c AS (SELECT b.id, b.title, (SELECT COUNT(*) FROM loans l WHERE l.book_id = b.id) AS n FROM books b WHERE genre = "crime" OR EXISTS (SELECT 1 FROM loans WHERE book_id = b.id)) SELECT title, (SELECT MAX(n) FROM c WHERE c.id <= x.id) FROM books x;
+-- allow: a recursive CTE that names no columns
+WITH RECURSIVE c AS (SELECT 1 AS n, 'a' AS s UNION ALL SELECT n + 1, s || 'b' FROM c WHERE n < 3 UNION ALL SELECT n + 5, s FROM c WHERE n = 1) SELECT n, (SELECT COUNT(*) FROM books WHERE id < c.n) FROM c;
+
 -- Texts that no server stops working on.
 -- allow: texts of a stated length
 SELECT printf('%04d-%02d', id, pages), format('%.2f', price), printf('%,d', pages) FROM books;
