@@ -358,6 +358,25 @@ def test_a_text_that_would_take_for_ever_to_read_is_refused(dialect: str, sql: s
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
+def test_recursive_queries_in_one_another_are_judged_once_each(dialect: str) -> None:
+    inner = "SELECT 1 AS x"
+    for _ in range(28):  # looking twice at each would never end
+        inner = f"WITH RECURSIVE c AS (({inner}) UNION SELECT 1) SELECT x FROM c"
+    check_statement(inner, policy_of(dialect, joins=("loans.book_id = books.id",)), dialect)
+
+
+def test_all_that_stands_left_of_a_recursion_is_what_it_reads() -> None:
+    joins = ("loans.member_id = members.id", "loans.book_id = books.id")
+    begin = "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT {}.id FROM {} UNION ALL SELECT b.id FROM r JOIN books b"
+    for dialect in DIALECTS:
+        policy = policy_of(dialect, joins=joins)
+        check_statement(begin.format("books", "books") + " ON b.id = r.n + 1) SELECT n FROM r", policy, dialect)
+        with pytest.raises(Refused) as refused:
+            check_statement(begin.format("members", "members") + " ON b.id = r.n) SELECT n FROM r", policy, dialect)
+        assert refused.value.code == "join_not_allowed"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_long_statement_of_plain_parts_is_allowed(dialect: str) -> None:
     joins = "".join(f" JOIN loans l{at} ON l{at}.book_id = b.id" for at in range(40))
     branches = "".join(f" WHEN pages = {at} THEN '{at}'" for at in range(100))
