@@ -10,7 +10,7 @@ from sqlglot import exp
 from .dialects import TEXTS, words
 from .policy import Policy, near
 from .refusal import Refused, too_complex
-from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Cte, Origin, Outputs, Scope, Source, alike
+from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Cte, Origin, Outputs, Place, Scope, Source, alike
 
 LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 MAX_ITEMS = 2_000  # columns of one list, stars written out
@@ -209,18 +209,21 @@ class Columns:
 
     def outputs(self, node: exp.Select, scope: Scope, here: Chain) -> Outputs | None:
         """The columns of a SELECT."""
-        found: Outputs = {}
+        found: list[Place] = []
+        placed = True
         for item in node.expressions:
             if isinstance(item, exp.Star) or (isinstance(item, exp.Column) and isinstance(item.this, exp.Star)):
                 table = item.args.get("table")
                 for source in self.sources_of(self.name(table), here)[:1] if table else scope.sources:
                     if source.outputs is None:
                         return None
-                    found |= source.outputs
+                    once = frozenset[str]() if table else source.joined
+                    found += [place for place in source.outputs.places if place[0] not in once]
+                    placed = placed and source.outputs.placed and (bool(table) or not scope.merged)
             else:
                 name = self.output_name(item) or f"{UNNAMED}{len(found)}"
-                found[name.casefold()] = self.origin(item.unalias(), here)[1]
-        return found
+                found.append((name.casefold(), self.origin(item.unalias(), here)[1]))
+        return Outputs(found, placed)
 
     def output_name(self, item: exp.Expr) -> str:
         """What a column of the list is called; empty where that is the server's own business."""
@@ -241,12 +244,7 @@ class Columns:
             sources = [source for scope in chain for source in scope.sources if fold in (source.outputs or ())][:1]
             if not sources and len(chain) and len(chain[0].sources) == 1:
                 sources = chain[0].sources
-        if not sources:
-            return None, None
-        source = sources[0]
-        if source.outputs is None:
-            return source, (source.table.name, fold) if source.table else None
-        return source, source.outputs.get(fold)
+        return (sources[0], sources[0].origin(fold)) if sources else (None, None)
 
 
 def joins_of(node: exp.Select) -> list[exp.Expr]:

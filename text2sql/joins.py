@@ -29,7 +29,7 @@ class Joins(Columns):
             mine = frozenset().union(*(source.tables for c in columns if (source := self.origin(c, chain)[0])))
             if mine and reads - mine:
                 left = self.origin(node.this, chain)[1]
-                right = next(iter(outputs.values())) if outputs and len(outputs) == 1 else None
+                right = outputs.places[0][1] if outputs and len(outputs.places) == 1 else None
                 if not (left and right):
                     tables = f"{', '.join(sorted(mine))} with {', '.join(sorted(reads - mine))}"
                     raise Refused("join_not_allowed", f"{tables}: not by plain columns", self.join_hint(mine | reads))
@@ -51,7 +51,7 @@ class Joins(Columns):
         """INTERSECT and EXCEPT compare the rows of two queries. Raises Refused."""
         if self.joins is None or isinstance(node, exp.Union) or left[1] == right[1] or not (left[1] and right[1]):
             return
-        columns = list((left[0] or {}).values()), list((right[0] or {}).values())
+        columns = [[origin for _, origin in outputs.places] if outputs else [] for outputs in (left[0], right[0])]
         if len(columns[0]) != len(columns[1]) or not columns[0] or None in (*columns[0], *columns[1]):
             tables = f"{', '.join(sorted(left[1]))} with {', '.join(sorted(right[1]))}"
             raise Refused("join_not_allowed", f"{tables}: not by plain columns", self.join_hint(left[1] | right[1]))
@@ -100,12 +100,10 @@ class Joins(Columns):
                 fold = self.name(column).casefold()
                 having = [s for s in scope.sources if s.outputs is None or fold in s.outputs]
                 for other in (other for other in having[1:] if other.tables and having[0].tables):
-                    left, right = (
-                        (s.outputs or {}).get(fold) or (s.table.name if s.table else "", fold)
-                        for s in (having[0], other)
-                    )
-                    self.check_pair(left, right)
-                    pairs.append((having[0], other))
+                    left, right = having[0].origin(fold), other.origin(fold)
+                    if left and right:
+                        self.check_pair(left, right)
+                        pairs.append((having[0], other))
         return pairs
 
 

@@ -162,7 +162,7 @@ class Check(Joins):
         if self.dialect == "mysql" and name.upper() == "DUAL" and schema is None:  # no table at all
             nothing = exp.TableAlias(this=exp.to_identifier(called, quoted=True))
             node.replace(exp.Subquery(this=exp.select("1"), alias=nothing))
-            return Source(called, None, {})
+            return Source(called, None, Outputs())
         readable = self.readable(name, schema)
         if columns:
             raise Refused(
@@ -176,7 +176,7 @@ class Check(Joins):
         self.call(node, called)
         outputs: Outputs | None = None
         if readable.visible is not None:
-            outputs = {column.casefold(): (readable.name, column.casefold()) for column in readable.visible}
+            outputs = Outputs((column.casefold(), (readable.name, column.casefold())) for column in readable.visible)
         return Source(called, readable, outputs, frozenset({readable.name}))
 
     def cte(self, name: str, known: Known) -> Cte | None:
@@ -276,14 +276,14 @@ class Check(Joins):
 
 def begun(known: Known, own: Cte, columns: list[str], left: Found) -> Known:
     """What is known right of a UNION in the body of a recursive query: what stands to its left is what it reads."""
-    names = columns or list(left[0] or ())
+    names = columns or [name for name, _ in left[0].places] if left[0] else columns
     now = Cte(own.new_name, nowhere(names) if names else None, left[1])
     return {name: now if cte is own else cte for name, cte in known.items()}
 
 
 def nowhere(names: Iterable[str]) -> Outputs:
     """Columns of these names whose values come from no column of a table."""
-    return dict.fromkeys(map(str.casefold, names))
+    return Outputs((name.casefold(), None) for name in names)
 
 
 def columns_in_from(node: exp.Expr, dialect: str) -> Outputs | None:
@@ -299,9 +299,9 @@ def common(left: Outputs | None, right: Outputs | None) -> Outputs | None:
     """The columns of two queries put below one another, with the origins that they share."""
     if left is None:
         return None
-    others = list((right or {}).values())
-    same = [at < len(others) and origin == others[at] for at, origin in enumerate(left.values())]
-    return {name: origin if kept else None for (name, origin), kept in zip(left.items(), same, strict=True)}
+    others = right.places if right else []
+    same = [at < len(others) and origin == others[at][1] for at, (_, origin) in enumerate(left.places)]
+    return Outputs((name, origin if kept else None) for (name, origin), kept in zip(left.places, same, strict=True))
 
 
 def renamed(outputs: Outputs | None, columns: list[str]) -> Outputs | None:
@@ -310,6 +310,6 @@ def renamed(outputs: Outputs | None, columns: list[str]) -> Outputs | None:
         return outputs
     if outputs is None:
         return nowhere(columns)
-    values = list(outputs.items())
-    new = [(column.casefold(), values[at][1] if at < len(values) else None) for at, column in enumerate(columns)]
-    return dict(new + values[len(columns) :])
+    places = outputs.places
+    new = [(column.casefold(), places[at][1] if at < len(places) else None) for at, column in enumerate(columns)]
+    return Outputs(new + places[len(columns) :] if outputs.placed else new)

@@ -1,6 +1,7 @@
 """What the names of a statement can mean: sources that stand in a FROM, and the scopes in which they are seen."""
 
 import unicodedata
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -9,7 +10,34 @@ from sqlglot import exp
 from .policy import Readable
 
 Origin = tuple[str, str]  # the table and the (casefolded) column that a value comes from unchanged
-Outputs = dict[str, Origin | None]  # the columns of a query, casefolded
+Place = tuple[str, Origin | None]  # one column of a query: its name, casefolded, and what it is unchanged
+
+
+class Outputs:
+    """The columns of a query, place by place; several may have one name.
+
+    placed: False where a server may have them in another order; then no place is known to come from a column.
+    """
+
+    def __init__(self, columns: Iterable[Place] = (), placed: bool = True) -> None:
+        found = list(columns)
+        self.places: list[Place] = found if placed else [(name, None) for name, _ in found]
+        self.placed = placed
+        self.named: dict[str, Origin | None] = {}
+        for name, origin in found:
+            self.named[name] = origin if self.named.get(name, origin) == origin else None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.named
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.named)
+
+    def get(self, name: str) -> Origin | None:
+        """Where the values of a name come from; None too where several columns of that name differ."""
+        return self.named.get(name)
+
+
 Found = tuple[Outputs | None, frozenset[str]]  # the columns of a query, and the tables behind it
 
 
@@ -40,6 +68,12 @@ class Source:
     def has(self, name: str) -> bool:
         """Whether it is known to have a column of this name that may be read."""
         return name.casefold() in (self.outputs or ())
+
+    def origin(self, fold: str) -> Origin | None:
+        """What a column of it is unchanged, where that is known. fold: its name, casefolded."""
+        if self.outputs is None:
+            return (self.table.name, fold) if self.table else None
+        return self.outputs.get(fold)
 
     def hides(self, name: str) -> bool:
         """Whether a server might take the name for a hidden column: MySQL takes İ for i."""

@@ -188,8 +188,28 @@ ROUND_ABOUT = [
             "WITH RECURSIVE r(n) AS (SELECT id FROM books "
             "UNION ALL SELECT -l.id FROM r JOIN loans l ON l.book_id = r.n) SELECT n FROM r",
             "SELECT 1 FROM members m JOIN (SELECT id FROM books UNION SELECT member_id FROM loans) x ON x.id = m.id",
+            "WITH t(a, b, c) AS (SELECT member_id, member_id, book_id FROM loans) "
+            "SELECT title FROM books JOIN t ON books.id = t.b",
+            "WITH t(a, b, c, d, e, f, g) AS (SELECT member_id, * FROM loans) "
+            "SELECT 1 FROM books JOIN t ON books.id = t.c",
+            "WITH t(a, b, c) AS (SELECT id, member_id, member_id FROM loans UNION SELECT id, id, member_id FROM loans) "
+            "SELECT title FROM books JOIN t ON books.id = t.c",
+            "WITH t(a, b, c, d, e) AS (SELECT * FROM (SELECT id AS k, book_id, member_id FROM loans) x "
+            "JOIN (SELECT member_id, id FROM loans) y USING (member_id)) "
+            "SELECT title FROM books JOIN t ON books.id = t.b",
+            "SELECT title FROM books JOIN (SELECT member_id AS x, book_id AS x FROM loans) t ON books.id = t.x",
+            "SELECT title FROM books JOIN (SELECT book_id AS x, member_id AS x FROM loans) t ON books.id = t.x",
+            "SELECT 1 FROM (SELECT id + 0 AS x FROM books) b JOIN (SELECT id + 0 AS x FROM members) m USING (x)",
         )
     ],
+    *[
+        (
+            dialect,
+            "SELECT title FROM books JOIN (SELECT member_id, member_id, book_id FROM loans) AS t(a, b, c) ON t.b = id",
+        )
+        for dialect in ("mysql", "postgres")
+    ],
+    ("postgres", 'SELECT 1 FROM books JOIN (SELECT book_id AS "X", member_id AS x FROM loans) t ON t.x = books.id'),
     ("postgres", "SELECT 1 FROM members m, unnest(ARRAY(SELECT e.name FROM emp e)) AS u(n) WHERE u.n = m.name"),
     ("postgres", "SELECT 1 FROM members m WHERE m.name = ANY(ARRAY(SELECT e.name FROM emp e))"),
     (
@@ -233,6 +253,13 @@ def test_only_listed_joins_are_allowed_and_named_in_the_refusal() -> None:
         "SELECT title FROM books WHERE price > (SELECT AVG(id) FROM members)",
         "SELECT 1 FROM loans l JOIN books b ON (b.id = l.book_id AND b.price > 10)",
         "SELECT 1 FROM loans l, books b WHERE (b.id = l.book_id AND (b.price > 10))",
+        "WITH t(a, b, c) AS (SELECT member_id, member_id, book_id FROM loans) "
+        "SELECT title FROM books b JOIN t ON t.c = b.id",
+        "WITH t(m, b) AS (SELECT m.id, b.id FROM members m JOIN loans l ON l.member_id = m.id "
+        "JOIN books b ON l.book_id = b.id) SELECT 1 FROM t JOIN loans l ON l.member_id = t.m",
+        "SELECT title FROM (SELECT * FROM (SELECT id, book_id FROM loans) x JOIN (SELECT id, note FROM loans) y "
+        "USING (id)) t JOIN books b ON b.id = t.book_id",
+        "SELECT 1 FROM (SELECT COUNT(*) AS n FROM loans) a JOIN (SELECT MAX(id) AS n FROM loans) b USING (n)",
         "SELECT b.title, b.price / t.total FROM books b CROSS JOIN (SELECT SUM(price) AS total FROM books) t",
         "SELECT x.d FROM members m, LATERAL (SELECT l.lent_on AS d FROM loans l WHERE l.member_id = m.id LIMIT 1) x",
         "WITH RECURSIVE t AS (SELECT id FROM books WHERE id = 1 UNION ALL "
