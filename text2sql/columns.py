@@ -1,6 +1,5 @@
 """The guard's lookup of columns: each is found in the policy, and written down so that the server can take no other."""
 
-import string
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -10,9 +9,8 @@ from sqlglot import exp
 from .dialects import TEXTS, words
 from .policy import Policy, near
 from .refusal import Refused, too_complex
-from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Cte, Origin, Outputs, Place, Scope, Source, alike
+from .sources import ALIAS_PARTS, PSEUDO, UNNAMED, Chain, Cte, Origin, Outputs, Place, Scope, Source, alike, folded
 
-LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 MAX_ITEMS = 2_000  # columns of one list, stars written out
 
 
@@ -33,7 +31,7 @@ class Columns:
     def name(self, node: Any) -> str:
         """An identifier as the server takes it."""
         if self.dialect == "postgres" and isinstance(node, exp.Identifier) and not node.args.get("quoted"):
-            return node.name.translate(LOWER)
+            return folded(node.name)
         return str(node.name)
 
     def no_hidden_words(self, text: str, tree: exp.Expr) -> None:
@@ -72,7 +70,7 @@ class Columns:
         Where one source is known to have such a column its name is written before it, so that the server can take no
         other. What is left as it was must be harmless whatever the server takes it for.
         """
-        fold, may_be = name.casefold(), False
+        fold, may_be = folded(name), False
         for scope in chain:
             for source in scope.sources:
                 if source.hides(name):
@@ -131,6 +129,8 @@ class Columns:
         """The sources that a name before a dot can mean, the likeliest first. Raises Refused if there is none."""
         sources = [source for scope in chain for source in scope.sources]
         same = [source for source in sources if alike(source.name) == alike(name)]
+        if self.outside is not None:
+            same = [source for source in same if folded(source.name) == folded(name)]
         if not same:
             there = [source.name for source in sources if source.name]
             hint = f"The names here are: {', '.join(there)}." if there else ""
@@ -204,7 +204,7 @@ class Columns:
             raise Refused("star_not_allowed", f"not all of {source.name} can be read", "Name the columns instead of *.")
         if not source.partial and not (source.table and columns):
             return [exp.Column(this=exp.Star(), table=exp.to_identifier(source.name, quoted=True))]
-        wanted = [column for column in columns if column.casefold() not in but]
+        wanted = [column for column in columns if folded(column) not in but]
         return [exp.column(column, table=source.name, quoted=True) for column in wanted]
 
     def outputs(self, node: exp.Select, scope: Scope, here: Chain) -> Outputs | None:
@@ -222,7 +222,7 @@ class Columns:
                     placed = placed and source.outputs.placed and (bool(table) or not scope.merged)
             else:
                 name = self.output_name(item) or f"{UNNAMED}{len(found)}"
-                found.append((name.casefold(), self.origin(item.unalias(), here)[1]))
+                found.append((folded(name), self.origin(item.unalias(), here)[1]))
         return Outputs(found, placed)
 
     def output_name(self, item: exp.Expr) -> str:
@@ -237,14 +237,14 @@ class Columns:
         node = node.unnest()
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star):
             return None, None
-        fold, table = self.name(node.this).casefold(), node.args.get("table")
+        name, table = self.name(node.this), node.args.get("table")
         if table:
             sources = self.sources_of(self.name(table), chain)[:1]
         else:
-            sources = [source for scope in chain for source in scope.sources if fold in (source.outputs or ())][:1]
+            sources = [source for scope in chain for source in scope.sources if source.has(name)][:1]
             if not sources and len(chain) and len(chain[0].sources) == 1:
                 sources = chain[0].sources
-        return (sources[0], sources[0].origin(fold)) if sources else (None, None)
+        return (sources[0], sources[0].origin(name)) if sources else (None, None)
 
 
 def joins_of(node: exp.Select) -> list[exp.Expr]:

@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from .columns import Columns
 from .refusal import Refused
-from .sources import Chain, Found, Origin, Scope, Source
+from .sources import Chain, Found, Origin, Scope, Source, folded
 
 
 class Joins(Columns):
@@ -15,7 +15,7 @@ class Joins(Columns):
 
     def merged(self, joins: list[exp.Expr], scope: Scope) -> set[str]:
         """The columns that joins make one of."""
-        found = {self.name(column).casefold() for join in joins for column in join.args.get("using") or ()}
+        found = {folded(self.name(column)) for join in joins for column in join.args.get("using") or ()}
         if any(join.args.get("method") for join in joins):
             names = Counter(name for source in scope.sources for name in source.outputs or ())
             found |= {name for name, count in names.items() if count > 1}
@@ -97,10 +97,10 @@ class Joins(Columns):
         pairs: list[tuple[Source | None, Source | None]] = []
         for join in joins:
             for column in join.args.get("using") or ():
-                fold = self.name(column).casefold()
-                having = [s for s in scope.sources if s.outputs is None or fold in s.outputs]
+                name = self.name(column)
+                having = [s for s in scope.sources if s.outputs is None or s.has(name)]
                 for other in (other for other in having[1:] if other.tables and having[0].tables):
-                    left, right = having[0].origin(fold), other.origin(fold)
+                    left, right = having[0].origin(name), other.origin(name)
                     if left and right:
                         self.check_pair(left, right)
                         pairs.append((having[0], other))

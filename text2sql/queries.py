@@ -8,7 +8,7 @@ from sqlglot import exp
 from .joins import Joins
 from .policy import Readable, near
 from .refusal import Refused, dialect_hint
-from .sources import Chain, Cte, Found, Known, Outputs, Scope, Source, alike
+from .sources import Chain, Cte, Found, Known, Outputs, Scope, Source, alike, folded
 
 CTE_NAME = re.compile(r"^cte\d+_")  # what a CTE is called in text that was written here before
 JSON_COLUMNS = "key value type atom id parent fullkey path".split()  # of json_each and json_tree
@@ -103,7 +103,7 @@ class Check(Joins):
         here = (scope, *chain)
         for looking in scope.looking:
             self.look_around(looking, scope)
-        scope.aliases = {self.name(item.args["alias"]).casefold() for item in node.expressions if item.alias}
+        scope.aliases = {folded(self.name(item.args["alias"])) for item in node.expressions if item.alias}
         scope.merged = self.merged(joins, scope)
         self.expand_stars(node, scope)
         for join in joins:
@@ -124,7 +124,7 @@ class Check(Joins):
             joins.append(join)
             at = len(scope.sources)
             self.source(join.this, scope, chain, known, joins)
-            scope.sources[at].joined = frozenset(self.name(c).casefold() for c in join.args.get("using") or ())
+            scope.sources[at].joined = frozenset(folded(self.name(c)) for c in join.args.get("using") or ())
 
     def source(self, node: exp.Expr, scope: Scope, chain: Chain, known: Known, joins: list[exp.Expr]) -> None:
         """Add what stands in a FROM to its scope."""
@@ -176,7 +176,7 @@ class Check(Joins):
         self.call(node, called)
         outputs: Outputs | None = None
         if readable.visible is not None:
-            outputs = Outputs((column.casefold(), (readable.name, column.casefold())) for column in readable.visible)
+            outputs = Outputs((folded(column), (readable.name, column.casefold())) for column in readable.visible)
         return Source(called, readable, outputs, frozenset({readable.name}))
 
     def cte(self, name: str, known: Known) -> Cte | None:
@@ -283,7 +283,7 @@ def begun(known: Known, own: Cte, columns: list[str], left: Found) -> Known:
 
 def nowhere(names: Iterable[str]) -> Outputs:
     """Columns of these names whose values come from no column of a table."""
-    return Outputs((name.casefold(), None) for name in names)
+    return Outputs((folded(name), None) for name in names)
 
 
 def columns_in_from(node: exp.Expr, dialect: str) -> Outputs | None:
@@ -311,5 +311,5 @@ def renamed(outputs: Outputs | None, columns: list[str]) -> Outputs | None:
     if outputs is None:
         return nowhere(columns)
     places = outputs.places
-    new = [(column.casefold(), places[at][1] if at < len(places) else None) for at, column in enumerate(columns)]
+    new = [(folded(column), places[at][1] if at < len(places) else None) for at, column in enumerate(columns)]
     return Outputs(new + places[len(columns) :] if outputs.placed else new)

@@ -1,5 +1,6 @@
 """What the names of a statement can mean: sources that stand in a FROM, and the scopes in which they are seen."""
 
+import string
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from sqlglot import exp
 from .policy import Readable
 
 Origin = tuple[str, str]  # the table and the (casefolded) column that a value comes from unchanged
-Place = tuple[str, Origin | None]  # one column of a query: its name, casefolded, and what it is unchanged
+Place = tuple[str, Origin | None]  # one column of a query: its name, folded, and what it is unchanged
 
 
 class Outputs:
@@ -67,13 +68,13 @@ class Source:
 
     def has(self, name: str) -> bool:
         """Whether it is known to have a column of this name that may be read."""
-        return name.casefold() in (self.outputs or ())
+        return folded(name) in (self.outputs or ())
 
-    def origin(self, fold: str) -> Origin | None:
-        """What a column of it is unchanged, where that is known. fold: its name, casefolded."""
+    def origin(self, name: str) -> Origin | None:
+        """What a column of it is unchanged, where that is known."""
         if self.outputs is None:
-            return (self.table.name, fold) if self.table else None
-        return self.outputs.get(fold)
+            return (self.table.name, name.casefold()) if self.table else None
+        return self.outputs.get(folded(name))
 
     def hides(self, name: str) -> bool:
         """Whether a server might take the name for a hidden column: MySQL takes İ for i."""
@@ -111,6 +112,7 @@ class Cte:
 Chain = tuple[Scope, ...]  # innermost first
 Known = dict[str, Cte]
 
+LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 UNNAMED = "\n"  # begins the name of a column that has none
 # Columns that every table has although nobody made them.
 PSEUDO = {
@@ -121,6 +123,11 @@ PSEUDO = {
 # The clauses in which a name of the SELECT list stands for its item.
 ALIAS_PARTS = dict.fromkeys(PSEUDO, {"group", "having", "order", "distinct"})
 ALIAS_PARTS["sqlite"] = ALIAS_PARTS["sqlite"] | {"where"}
+
+
+def folded(name: str) -> str:
+    """A name without the case of A to Z: no server tells names apart by that, but PostgreSQL in quotes."""
+    return name.translate(LOWER)
 
 
 @lru_cache(maxsize=4096)

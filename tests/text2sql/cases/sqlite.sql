@@ -69,6 +69,10 @@ SELECT (WITH c AS (SELECT t.pin AS v) SELECT (SELECT MAX(v) FROM c) FROM members
 SELECT (WITH c AS (SELECT pin AS v) SELECT (SELECT MAX(v) FROM c) FROM members LIMIT 1) FROM (SELECT 'x' AS pin) t;
 -- deny column_not_allowed: a name in quotes that the query around a CTE has
 SELECT (WITH c AS (SELECT "title" AS v) SELECT v FROM c) FROM books;
+-- deny column_not_allowed: a name that only looks like one of the CTE, whose letter SQLite does not fold
+WITH c AS (SELECT e.user AS v FROM (SELECT 1 AS "uſer") e) SELECT e.name, (SELECT MAX(v) FROM c) FROM emp e;
+-- deny unknown_table: the name of a source that only looks like one of the CTE
+WITH c AS (SELECT emp.uid AS v FROM (SELECT 1 AS uid) "émp") SELECT name, (SELECT MAX(v) FROM c) FROM emp;
 -- allow: what a function gives, in a CTE
 WITH c AS (SELECT key AS k, j.value AS v, "type" FROM json_each('[10, 20]') AS j) SELECT title, (SELECT SUM(v) FROM c WHERE k < b.id) FROM books b;
 -- allow: the columns of VALUES, in a CTE
