@@ -1,7 +1,8 @@
 """The dialects as we read and write them: sqlglot's, but that reading ends, and that what is written runs.
 
 sqlglot tries one reading after the other, nested ones again within each; some texts of a hundred characters would keep
-it for years. Ours counts the steps. A statement that people write takes one or two for each word.
+it for years. Ours counts the steps. A statement that people write takes one or two for each word. Writing is counted
+likewise: what a dialect lacks sqlglot spells out, and says some part of it twice, nested ones again within each.
 """
 
 from typing import Any, ClassVar
@@ -11,7 +12,9 @@ from sqlglot.dialects.mysql import MySQL
 from sqlglot.dialects.postgres import Postgres
 from sqlglot.dialects.sqlite import SQLite
 from sqlglot.errors import ErrorLevel, SqlglotError
+from sqlglot.generator import Generator
 from sqlglot.generators.mysql import MySQLGenerator
+from sqlglot.generators.postgres import PostgresGenerator
 from sqlglot.generators.sqlite import SQLiteGenerator
 from sqlglot.parser import Parser
 from sqlglot.parsers.mysql import MySQLParser
@@ -22,6 +25,7 @@ from .refusal import Refused, dialect_hint, first_line, too_complex
 
 TEXTS = {TokenType.STRING, TokenType.NATIONAL_STRING, TokenType.BYTE_STRING, TokenType.NUMBER}
 MAX_STEPS = 16_000  # of one reading
+MAX_WRITTEN, MAX_WRITTEN_CHARS = 50_000, 20_000_000  # parts of one writing, and the characters of all of them
 
 Table = dict[Any, Any]  # as sqlglot keeps what it does with each name or node
 LOOSE = (exp.Binary, exp.Not, exp.Between, exp.In)  # stands in brackets beside an operator
@@ -51,6 +55,19 @@ class Counted(Parser):
         if self.steps > MAX_STEPS:
             raise too_complex("the statement takes too long to read")
         super()._advance(times)
+
+
+class Measured(Generator):
+    """A generator that gives up. Raises Refused."""
+
+    written = chars = 0
+
+    def sql(self, expression: str | exp.Expr | None, key: str | None = None, comment: bool = True) -> str:
+        text = super().sql(expression, key, comment)
+        self.written, self.chars = self.written + 1, self.chars + len(text)
+        if self.written > MAX_WRITTEN or self.chars > MAX_WRITTEN_CHARS:
+            raise too_complex("the statement becomes too long when it is written for this server")
+        return text
 
 
 def without(functions: Table, names: str) -> Table:
@@ -89,7 +106,7 @@ class MySQLAsWritten(MySQL):
             self._retreat(index)
             return super()._parse_interval(require_interval, parse_function_unit)
 
-    class Generator(MySQLGenerator):
+    class Generator(Measured, MySQLGenerator):
         TRANSFORMS: ClassVar[Table] = {
             **MySQLGenerator.TRANSFORMS,
             exp.JSONExtractScalar: lambda self, node: self.func(  # MariaDB has no ->> either
@@ -137,6 +154,9 @@ class PostgresAsWritten(Postgres):
                 node.set("offset", True)
             return node
 
+    class Generator(Measured, PostgresGenerator):
+        pass
+
 
 class SQLiteAsWritten(SQLite):
     class Parser(Counted, SQLiteParser):
@@ -173,7 +193,7 @@ class SQLiteAsWritten(SQLite):
         def _parse_term(self, parse_mod: bool = True) -> exp.Expr | None:
             return super()._parse_term()  # in LIMIT too, where some write 10 % for a share of the rows
 
-    class Generator(SQLiteGenerator):
+    class Generator(Measured, SQLiteGenerator):
         TRANSFORMS: ClassVar[Table] = {
             **SQLiteGenerator.TRANSFORMS,
             exp.IntDiv: lambda self, node: self.binary(node, "DIV"),  # which SQLite does not have
@@ -213,7 +233,7 @@ def write(tree: exp.Expr, dialect: str) -> str:
     """The text of a tree, without comments. Raises Refused."""
     try:
         return tree.sql(dialect=DIALECTS[dialect], comments=False, copy=True, unsupported_level=ErrorLevel.RAISE)
-    except RecursionError:
+    except (Refused, RecursionError):
         raise
     except Exception as error:
         raise not_sql(error, "", dialect) from None

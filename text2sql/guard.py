@@ -19,6 +19,7 @@ from .policy import Policy
 from .queries import Check
 from .refusal import Refused as Refused
 from .refusal import dialect_hint, too_complex
+from .sizes import check_size
 
 MAX_SQL_CHARS = 20_000
 MAX_NODES = 5_000
@@ -50,6 +51,7 @@ def check_statement(sql: str, policy: Policy, dialect: str) -> Checked:
             if write(tree, dialect) == text:
                 check.no_hidden_words(text, tree)
                 check_nothing_lost(sql, text, dialect)
+                check_size(tree)
                 check_texts(tree, dialect)
                 return Checked(text, tuple(sorted(check.tables)))
             text, tree = written_plainly(tree, dialect)  # it may say more than the tree before: that is judged too

@@ -418,3 +418,86 @@ def test_a_long_statement_of_plain_parts_is_allowed(dialect: str) -> None:
     ):
         check_statement(sql, policy_of(dialect), dialect)
         check_statement(f"```sql\n{sql}\n```", policy_of(dialect), dialect)
+
+
+def levels(first: str, each: str, last: str, times: int, columns: str = "") -> str:
+    """CTEs k0, k1 and so on; {b} in a text stands for the one below."""
+    named = [f"k0{columns} AS ({first})"]
+    named += [f"k{at}{columns} AS ({each.format(b=f'k{at - 1}')})" for at in range(1, times + 1)]
+    return f"WITH {', '.join(named)} {last.format(b=f'k{times}')}"
+
+
+LAST = "SELECT x FROM {b}"
+DOUBLING = {
+    "an expression": ("SELECT pages AS x FROM books", "SELECT x + x AS x FROM {b}", LAST),
+    "a condition": ("SELECT pages AS x FROM books", "SELECT DISTINCT x + x AS x FROM {b}", LAST + " WHERE x > 1"),
+    "a star": ("SELECT pages AS x FROM books", "SELECT q.* FROM (SELECT x + x AS x FROM {b}) AS q", LAST),
+    "a subquery": ("SELECT 1 AS x", "SELECT (SELECT x FROM {b}) + (SELECT x FROM {b}) AS x", LAST),
+    "a join": ("SELECT 1 AS x", "SELECT a.x FROM {b} AS a JOIN {b} AS c ON a.x = c.x", LAST),
+    "a union": ("SELECT 1 AS x", "SELECT x FROM {b} UNION ALL SELECT x FROM {b}", LAST),
+    "IN": ("SELECT id AS x FROM books", "SELECT x FROM {b} WHERE x IN (SELECT x FROM {b})", LAST),
+    "nothing that is read": ("SELECT 1 AS x", "SELECT a.x FROM {b} AS a, {b} AS c", "SELECT 1 AS x"),
+}
+
+
+@pytest.mark.parametrize("columns", ["", "(x)"])
+@pytest.mark.parametrize("kind", DOUBLING)
+def test_levels_that_each_double_the_one_below_are_refused_and_a_few_run(
+    library: Library, kind: str, columns: str
+) -> None:
+    policy = policy_of(library.dialect)
+    for times in (20, 40):
+        with pytest.raises(Refused, match="too large once each CTE") as refused:
+            check_statement(levels(*DOUBLING[kind], times, columns), policy, library.dialect)
+        assert (refused.value.code, "fewer levels" in refused.value.hint) == ("too_complex", True)
+    text = check_statement(levels(*DOUBLING[kind], 3, columns), policy, library.dialect).sql
+    assert library.target().run(text, 5, 50, 16_000).rows
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_queries_in_from_that_each_double_the_one_inside_are_refused(dialect: str) -> None:
+    lateral = "".join(f", LATERAL (SELECT t{at - 1}.id + t{at - 1}.id AS id) AS t{at}" for at in range(1, 21))
+    for sql in (
+        "SELECT x + x AS x FROM (" * 20 + "SELECT pages AS x FROM books" + ") AS q" * 20,
+        f"SELECT t20.id FROM books AS t0{lateral}",
+        "SELECT " + "+".join(["id"] * 900) + " FROM books GROUP BY " + ", ".join("1" * 300),
+    ):
+        with pytest.raises(Refused, match="too large once each CTE"):
+            check_statement(sql, policy_of(dialect), dialect)
+
+
+COPIED = {  # by a server that reads them, and by ours that writes down what a server lacks
+    "BETWEEN": nested("(", "id = 1", ") BETWEEN (id = 2) AND (id = 3)", 20),
+    "BETWEEN SYMMETRIC": nested("(", "id = 1", ") BETWEEN SYMMETRIC (id = 2) AND (id = 3)", 20),
+    "IN": nested("(", "id = 1", ") IN (id = 2, id = 3)", 20),
+    "DATE_TRUNC": nested("DATE_TRUNC('month', ", "title", ")") + " = 1",
+    "DECODE": nested("DECODE(", "title", ", id, 1)") + " = 1",
+    "STRPOS": nested("STRPOS('a', ", "title", ", 1)") + " = 1",
+}
+
+
+@pytest.mark.parametrize("condition", COPIED.values(), ids=COPIED)
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_is_copied_at_each_level_does_not_fill_memory(dialect: str, condition: str) -> None:
+    try:
+        text = check_statement(f"SELECT title FROM books WHERE {condition}", policy_of(dialect), dialect).sql
+    except Refused as refused:
+        assert refused.code in ("too_complex", "syntax", "function_not_allowed", "structure_not_allowed")
+    else:
+        assert len(text) < 10_000
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_report_in_many_levels_is_allowed(dialect: str) -> None:
+    steps = [
+        "m AS (SELECT genre, pages, SUM(price) AS paid, COUNT(*) AS n, SUM(CASE WHEN id > 1 THEN price ELSE 0 END) "
+        "AS s FROM books GROUP BY genre, pages)",
+        "p AS (SELECT genre, pages, paid, n, s, LAG(paid) OVER (PARTITION BY genre ORDER BY pages) AS before FROM m)",
+        "g AS (SELECT p.*, CASE WHEN before IS NULL OR before = 0 THEN NULL ELSE (paid - before) / before END AS more, "
+        "s / NULLIF(n, 0) AS rate FROM p)",
+        "r AS (SELECT g.*, AVG(more) OVER (PARTITION BY genre) AS mean, RANK() OVER (ORDER BY more) AS place FROM g)",
+        "z AS (SELECT r.*, (more - mean) / NULLIF(mean, 0) AS off, CASE WHEN more > mean AND rate < 1 THEN 'good' "
+        "WHEN more > mean THEN 'more' ELSE 'flat' END AS label FROM r)",
+    ]
+    sql = f"WITH {', '.join(steps)} SELECT genre, pages, paid, more, off, label FROM z WHERE place < 4 ORDER BY off"
+    check_statement(sql.replace("before", "earlier"), policy_of(dialect), dialect)
