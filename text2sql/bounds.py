@@ -11,6 +11,7 @@ import re
 from sqlglot import exp
 
 from .growth import branches_of, check_recursion, longest, puts_together
+from .paths import check_paths
 from .refusal import Refused
 from .texts import (
     COMPARED,
@@ -43,6 +44,8 @@ def check_texts(tree: exp.Expr, dialect: str, is_stored: Stored | None = None) -
     """No text function works for hours. is_stored: is this column one of a real table? Raises Refused."""
     stored = is_stored or of_plain_tables(tree)
     compared: list[tuple[exp.Expr, exp.Expr, int]] = []
+    if dialect == "mysql":
+        check_paths(tree, stored)
     for node in tree.walk():
         name = name_of(node)
         if name in LENGTHS:

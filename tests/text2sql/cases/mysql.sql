@@ -243,3 +243,43 @@ SELECT (SELECT (SELECT it.uid FROM books LIMIT 1) FROM emp AS `İt` LIMIT 1) FRO
 SELECT COUNT(*), 1 AS _rowİd FROM emp GROUP BY _rowİd;
 -- deny column_not_allowed: the same beside columns that are not known
 SELECT _rowİd FROM emp, JSON_TABLE('[1]', '$[*]' COLUMNS(x INT PATH '$')) AS j;
+
+-- JSON paths that look at every depth.
+-- allow: a path that looks at every depth
+SELECT JSON_EXTRACT('{"a":{"b":1},"c":{"b":2}}', '$**.b'), JSON_UNQUOTE(JSON_EXTRACT('{"a":1}', '$.a')) FROM books;
+-- allow: a path with a number
+WITH RECURSIVE t(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM t WHERE n < 2) SELECT JSON_EXTRACT('[1,2,3]', CONCAT('$[', CAST(n AS UNSIGNED), ']')) FROM t;
+-- allow: a path with a column of a table
+SELECT JSON_EXTRACT('{"crime":1,"garden":2,"novel":3}', CONCAT('$.', genre)) FROM books;
+-- deny too_complex: every depth below every depth
+SELECT JSON_LENGTH(JSON_EXTRACT('[[1]]', '$**[*]**[*]'));
+-- deny too_complex: the same behind an arrow
+SELECT note->'$**.a**.b' FROM loans;
+-- deny too_complex: the same behind the other arrow
+SELECT note->>'$**.a**.b' FROM loans;
+-- deny too_complex: the same in the second path
+SELECT JSON_EXTRACT('[[1]]', '$[0]', '$**[*]**[*]');
+-- deny too_complex: of what another one gave
+SELECT JSON_EXTRACT(JSON_EXTRACT('[[1]]', '$**[*]'), '$**[*]');
+-- deny too_complex: of what another one gave, in a recursion
+WITH RECURSIVE t AS (SELECT '[[1]]' AS j UNION ALL SELECT JSON_EXTRACT(j, '$**[*]') FROM t) SELECT j FROM t;
+-- deny too_complex: in JSON_CONTAINS_PATH
+SELECT JSON_CONTAINS_PATH('[[1]]', 'one', '$**[*]**[*]');
+-- deny too_complex: in JSON_CONTAINS
+SELECT JSON_CONTAINS('[[1]]', '1', '$**[*]**[*]');
+-- deny too_complex: in JSON_SEARCH
+SELECT JSON_SEARCH('[["a"]]', 'one', 'a', NULL, '$**[*]**[*]');
+-- deny too_complex: in JSON_VALUE
+SELECT JSON_VALUE('[[1]]', '$**[*]**[*]');
+-- deny too_complex: in JSON_KEYS
+SELECT JSON_KEYS('[[1]]', '$**[*]**[*]');
+-- deny too_complex: in JSON_TABLE
+SELECT COUNT(*) FROM JSON_TABLE('[[1]]', '$**[*]**[*]' COLUMNS(x INT PATH '$')) AS j;
+-- deny too_complex: in a column of JSON_TABLE
+SELECT COUNT(*) FROM JSON_TABLE('[[1]]', '$**[*]' COLUMNS(x INT PATH '$**[*]')) AS j;
+-- deny too_complex: put together
+SELECT JSON_EXTRACT('[[1]]', CONCAT('$*', '*[*]*', '*[*]'));
+-- deny too_complex: repeated
+SELECT JSON_EXTRACT('[[1]]', CONCAT('$', REPEAT('**[*]', 4)));
+-- deny too_complex: from a query
+SELECT JSON_EXTRACT('[[1]]', p) FROM (SELECT '$**[*]' AS p) AS q;
