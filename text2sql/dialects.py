@@ -29,6 +29,9 @@ MAX_WRITTEN, MAX_WRITTEN_CHARS = 50_000, 20_000_000  # parts of one writing, and
 
 Table = dict[Any, Any]  # as sqlglot keeps what it does with each name or node
 LOOSE = (exp.Binary, exp.Not, exp.Between, exp.In)  # stands in brackets beside an operator
+BESIDE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Escape, exp.Collate)  # where NOT would take in too much
+BINDING_MORE = (exp.LT, exp.LTE, exp.GT, exp.GTE)  # than IN, in SQLite
+RANGES = (exp.In, exp.Between, exp.Glob, exp.RegexpLike, exp.Escape)
 AROUND = (exp.Paren, exp.And, exp.Or, exp.Not, exp.Where, exp.Having, exp.Join, exp.Alias, exp.Select)
 
 SQLITE_TYPES = frozenset(
@@ -68,6 +71,27 @@ class Measured(Generator):
         if self.written > MAX_WRITTEN or self.chars > MAX_WRITTEN_CHARS:
             raise too_complex("the statement becomes too long when it is written for this server")
         return text
+
+    def not_sql(self, expression: exp.Not) -> str:
+        """In brackets beside an operator: `1 = x NOT IN (2)` is read as `1 = (NOT x IN (2))`, and NOT binds less."""
+        text = super().not_sql(expression)
+        return f"({text})" if is_beside(expression) else text
+
+    def bitwisenot_sql(self, expression: exp.BitwiseNot) -> str:
+        return self.before("~", expression)
+
+    def neg_sql(self, expression: exp.Neg) -> str:
+        return self.before("-", expression)
+
+    def before(self, sign: str, node: exp.Unary) -> str:
+        """A sign before something: PostgreSQL takes `~-` for an operator of its own, and -- begins a comment."""
+        text = self.sql(node, "this")
+        return f"{sign} {text}" if text.startswith(("-", "~")) else f"{sign}{text}"
+
+
+def is_beside(node: exp.Expr) -> bool:
+    """Whether a node without brackets stands beside an operator that is neither AND, OR nor NOT."""
+    return isinstance(node.parent, BESIDE) and not isinstance(node.parent, (exp.Connector, exp.Not, exp.Paren))
 
 
 def without(functions: Table, names: str) -> Table:
@@ -198,6 +222,16 @@ class SQLiteAsWritten(SQLite):
             **SQLiteGenerator.TRANSFORMS,
             exp.IntDiv: lambda self, node: self.binary(node, "DIV"),  # which SQLite does not have
         }
+
+        def not_sql(self, expression: exp.Not) -> str:
+            """SQLite reads `1 = x NOT IN (2)` from the left, and `x NOT BETWEEN 1 AND 2 < 3` from the right."""
+            around = expression.parent
+            if isinstance(around, exp.Binary) and is_beside(expression) and isinstance(expression.this, RANGES):
+                if isinstance(around, BINDING_MORE) or around.expression is expression:
+                    raise Refused(
+                        "syntax", "NOT IN and the like need brackets beside an operator", "Write (x NOT IN …)."
+                    )
+            return super().not_sql(expression)
 
         def datatype_sql(self, expression: exp.DataType) -> str:
             kind = expression.args.get("kind")

@@ -283,3 +283,11 @@ SELECT JSON_EXTRACT('[[1]]', CONCAT('$*', '*[*]*', '*[*]'));
 SELECT JSON_EXTRACT('[[1]]', CONCAT('$', REPEAT('**[*]', 4)));
 -- deny too_complex: from a query
 SELECT JSON_EXTRACT('[[1]]', p) FROM (SELECT '$**[*]' AS p) AS q;
+
+-- NOT before IN, BETWEEN and the like, beside an operator.
+-- allow: on either side
+SELECT id NOT IN (1, 2) = 1, 1 = id NOT IN (1, 2), 0 <> id NOT BETWEEN 1 AND 2, 1 = title NOT REGEXP 'T', 1 = title NOT LIKE 'T%', 1 < id NOT IN (7) FROM books ORDER BY id;
+-- allow: as it mostly stands
+SELECT id FROM books WHERE NOT id IN (7) AND title NOT LIKE 'x' AND id NOT BETWEEN 8 AND 9 AND NOT (id = 3 OR id = 4) ORDER BY id;
+-- allow: turned bits
+SELECT ~ -1, - ~ 1, ~ ~ 1 FROM books;

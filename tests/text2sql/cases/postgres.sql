@@ -235,3 +235,9 @@ WITH 借借借借借借借借借借借借借借借借借借借借 AS (SELECT id 
 SELECT (SELECT jsonb_agg(g::text) FROM generate_series(1, 60000) AS g) - ARRAY(SELECT g::text FROM generate_series(1, 60000) AS g);
 -- allow: sums and dates of rows taken from one another
 SELECT SUM(price) - MIN(pages) AS d, MAX(lent_on) - MIN(lent_on) AS days FROM books, loans;
+
+-- NOT before IN, BETWEEN and the like, beside an operator.
+-- allow: on either side
+SELECT id NOT IN (1, 2) = true, true = id NOT IN (1, 2), (pages > 200) <> id NOT BETWEEN 1 AND 2, id NOT IN (7) IS TRUE FROM books ORDER BY id;
+-- allow: turned bits
+SELECT ~ -1, - ~ 1, ~ ~ 1, ~ id FROM books;

@@ -153,3 +153,15 @@ SELECT b.value FROM (SELECT 1+1) AS a, json_each(json_array(pin)) AS b JOIN memb
 SELECT (SELECT b.value FROM json_each(json_array(m.pin)) AS b JOIN members AS m) FROM (SELECT 'x' AS pin) AS m;
 -- deny column_not_allowed: a key by another name, of a query with a column without a name
 SELECT x.rowid FROM (SELECT name, 1 + 1 FROM emp) x;
+
+-- NOT before IN, BETWEEN and the like, beside an operator.
+-- allow: on the left
+SELECT id NOT IN (1, 2) = 1, id NOT BETWEEN 1 AND 2 = 0, title NOT GLOB 'T*' <> 0, 'a' NOT IN (id, pages) <> '3' FROM books ORDER BY id;
+-- allow: in brackets
+SELECT 1 = (id NOT IN (1, 2)), (id NOT BETWEEN 1 AND 2) < 1, SUM((title NOT IN ('x')) * pages) FROM books GROUP BY id ORDER BY id;
+-- allow: as it mostly stands
+SELECT id FROM books WHERE NOT id IN (7) AND title NOT LIKE 'x' AND id NOT BETWEEN 8 AND 9 AND NOT (id = 3 OR id = 4) ORDER BY id;
+-- deny syntax: on the right, which belongs to what is before it
+SELECT 1 = id NOT IN (1, 2) FROM books;
+-- deny syntax: before a comparison, which belongs to its bound
+SELECT id NOT BETWEEN 1 AND 2 < 3 FROM books;
