@@ -31,7 +31,6 @@ Table = dict[Any, Any]  # as sqlglot keeps what it does with each name or node
 LOOSE = (exp.Binary, exp.Not, exp.Between, exp.In)  # stands in brackets beside an operator
 BESIDE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Escape, exp.Collate)  # where NOT would take in too much
 BINDING_MORE = (exp.LT, exp.LTE, exp.GT, exp.GTE)  # than IN, in SQLite
-RANGES = (exp.In, exp.Between, exp.Glob, exp.RegexpLike, exp.Escape)
 AROUND = (exp.Paren, exp.And, exp.Or, exp.Not, exp.Where, exp.Having, exp.Join, exp.Alias, exp.Select)
 
 SQLITE_TYPES = frozenset(
@@ -226,11 +225,11 @@ class SQLiteAsWritten(SQLite):
         def not_sql(self, expression: exp.Not) -> str:
             """SQLite reads `1 = x NOT IN (2)` from the left, and `x NOT BETWEEN 1 AND 2 < 3` from the right."""
             around = expression.parent
-            if isinstance(around, exp.Binary) and is_beside(expression) and isinstance(expression.this, RANGES):
-                if isinstance(around, BINDING_MORE) or around.expression is expression:
-                    raise Refused(
-                        "syntax", "NOT IN and the like need brackets beside an operator", "Write (x NOT IN …)."
-                    )
+            if is_beside(expression) and isinstance(around, (exp.Binary, exp.Unary)):
+                on_the_right = isinstance(around, exp.Unary) or around.expression is expression
+                if on_the_right or isinstance(around, BINDING_MORE):
+                    reason = "NOT, and NOT IN and the like, need brackets beside an operator"
+                    raise Refused("syntax", reason, "Write (x NOT IN …), or (NOT x).")
             return super().not_sql(expression)
 
         def datatype_sql(self, expression: exp.DataType) -> str:

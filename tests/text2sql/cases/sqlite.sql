@@ -165,3 +165,5 @@ SELECT id FROM books WHERE NOT id IN (7) AND title NOT LIKE 'x' AND id NOT BETWE
 SELECT 1 = id NOT IN (1, 2) FROM books;
 -- deny syntax: before a comparison, which belongs to its bound
 SELECT id NOT BETWEEN 1 AND 2 < 3 FROM books;
+-- deny syntax: NOT alone, which takes in what comes after it
+SELECT id + NOT title || 2, ~ NOT id / 7 FROM books;
