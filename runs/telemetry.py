@@ -287,7 +287,8 @@ def end_what_is_open(run: OpenRun, task: "asyncio.Task[Any]") -> None:
     for span in (run.chat, run.span):
         if span is not None and span.is_recording():
             error = None if task.cancelled() else task.exception()
-            end(span, {ERROR_TYPE: type(error).__name__ if error else "cancelled"}, time.time_ns())
+            defect = error and (error.__cause__ or error)  # what the caller is told of it stands before it
+            end(span, {ERROR_TYPE: type(defect).__name__ if defect else "cancelled"}, time.time_ns())
 
 
 def end(span: Span, attributes: Attributes, at_ns: int) -> None:
