@@ -182,20 +182,22 @@ class Caller:
 
     def insist(self, asked: Asked) -> None:
         """Send it until it is acknowledged, or refused for good."""
-        give_up_at, pause_s = time.monotonic() + INSIST_S, 0.02
+        give_up_at, pause_s, lost = time.monotonic() + INSIST_S, 0.02, False
         while not self.aborted.is_set():
             if time.monotonic() > give_up_at:
                 self.journal.complain(f"{asked.text[:20]}: not answered within {INSIST_S:.0f} s")
                 return self.end(asked, "unknown")
             impatient = self.chance.random() < 0.08
             answer = self.attempt(asked, self.chance.uniform(0.02, 0.5) if impatient else PATIENCE_S)
+            lost = lost or answer is None
             if answer and answer.told.get("status") == "completed":
                 self.end(asked, "acknowledged", answer)
                 return self.ask_again(asked) if self.chance.random() < 0.25 else None
             if answer and answer.code == "turn_conflict":
                 if "deleted since" in answer.told["detail"]:
                     return self.end(asked, "deleted")
-                if self.chance.random() < 0.3:  # the caller wants it no more
+                # The caller wants it no more. A try whose answer was lost may still be under way, and be done.
+                if self.chance.random() < 0.3 and not lost:
                     return self.end(asked, "refused")
             pause_s = min(pause_s * 1.5, 0.5)
             self.aborted.wait(pause_s * self.chance.random())
