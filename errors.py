@@ -69,9 +69,6 @@ CHINESE = {
     "MySQL does not answer or refuses the login; see the log and (`.+`)": r"MySQL 没有响应或拒绝登录；请查看日志和 \1",
     "tables are missing or older than this release; run (`.+`)": r"缺少数据表或其版本过旧；请运行 \1",
     r"SYSTEM_PROMPT_FILE cannot be read as UTF-8 text: (\w+)": r"SYSTEM_PROMPT_FILE 无法按 UTF-8 文本读取：\1",
-    "(X-User-Id: )?a name that can be printed, .+, at most 100 characters .+ percent-encoded UTF-8": (
-        r"\1应为可打印的名称，首尾无空格，连同密钥名称最多 100 个字符；非 ASCII 字符须为 UTF-8 的百分号编码"
-    ),
     r"(\w+) not set": r"\1 未设置",
     r"(\w+) and (\w+) not set": r"\1 和 \2 未设置",
 }

@@ -71,9 +71,10 @@ from shapes import (
     NewTitle,
     Page,
     StoredMessage,
+    text_in,
 )
 from stream import EVENT_HEADERS, EVENTS, EventStream, begin_telling
-from turn import Question, Replayed, Turn
+from turn import Question, Replayed
 
 log = logging.getLogger(__name__)
 
@@ -200,11 +201,6 @@ def add_chat(router: APIRouter, runtime: Runtime, caller: Caller) -> None:
         question, body_of = question_of(body, owner, key), text_in(language, body.include_trace)
         events, replayed = await begin_telling(turns, question, body_of, problem)
         return EventStream(events, headers=EVENT_HEADERS | (REPLAYED if replayed else {}))
-
-
-def text_in(language: str, with_trace: bool) -> Callable[[Turn], str]:
-    """What makes the body of an answer as text."""
-    return lambda turn: ChatReply.of(turn, language, with_trace).model_dump_json(exclude_unset=True)
 
 
 def add_conversations(router: APIRouter, runtime: Runtime, caller: Caller) -> None:

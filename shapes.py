@@ -1,6 +1,7 @@
 """The shapes of requests and answers, and what is asked of a name and a message."""
 
 import unicodedata
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -116,6 +117,11 @@ class ChatReply(BaseModel):
             tool_ms=round(result.run.tool_ms, 1),
             **extras,
         )
+
+
+def text_in(language: str, with_trace: bool) -> Callable[[Turn], str]:
+    """What makes the body of an answer as text."""
+    return lambda turn: ChatReply.of(turn, language, with_trace).model_dump_json(exclude_unset=True)
 
 
 class Conversation(BaseModel):

@@ -199,9 +199,9 @@ class Turns:
         """Raise where this process takes no more: at all, or of one owner."""
         if self.in_flight >= self.settings.max_in_flight:
             raise Overloaded
-        of_owner = [*self._tasks.values(), *self._claiming].count(question.owner) if self.max_of_one_owner else 0
-        if self.max_of_one_owner and of_owner >= self.max_of_one_owner:
-            raise RateLimited
+        if limit := self.max_of_one_owner:
+            if [*self._tasks.values(), *self._claiming].count(question.owner) >= limit:
+                raise RateLimited
 
     async def _claim(self, claim: Claim) -> str | None:
         """Claim a key; meanwhile its question counts as one under way. See claim_key."""
@@ -284,9 +284,13 @@ class Turns:
     async def _leave(self, turn: Turn, claim: Claim | None) -> None:
         """What remains of a turn of which nothing was stored."""
         await self._free(claim)
-        if also := self._also(turn):
-            with contextlib.suppress(ChatError):
+        try:
+            if also := self._also(turn):
                 await self.database.run(write_also, also)
+        except ChatError:
+            pass  # the log has it
+        except Exception:
+            log.exception("run %s could not be recorded", turn.result.run.id)
 
     def _also(self, turn: Turn) -> list[Also]:
         """What the recorders have to write of a turn."""

@@ -16,14 +16,15 @@ from limits.storage import MemoryStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 from pydantic import BaseModel, Field
 
-from errors import ConfigError, InvalidRequest, MayNot, RateLimited, Unauthorized
+from errors import Bilingual, ConfigError, InvalidRequest, MayNot, RateLimited, Unauthorized
 from runtime import Runtime
 
 from .keys import Key, Keys
 
-USER = (
+USER = Bilingual(
     "a name that can be printed, without spaces at the ends, at most 100 characters with the key's name; "
-    "what is not ASCII is percent-encoded UTF-8"
+    "what is not ASCII is percent-encoded UTF-8",
+    "应为可打印的名称，首尾无空格，连同密钥名称最多 100 个字符；非 ASCII 字符须为 UTF-8 的百分号编码",
 )
 
 __all__ = ["AccessSettings", "Caller", "Key", "Keys", "caller_of", "may", "require"]
@@ -96,7 +97,7 @@ def identify(keys: Keys, request: Request) -> Caller:
     # A key's name has no slash, so nobody can pass for the user of another key by a clever name.
     owner = f"{key.name}/{user}"
     if not user or len(owner) > 100 or user != user.strip() or not user.isprintable():
-        raise InvalidRequest(what=f"X-User-Id: {USER}", errors=[{"field": "X-User-Id", "detail": USER}])
+        raise InvalidRequest(errors=[{"field": "X-User-Id", "detail": USER}])
     return Caller(key, owner)
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, create_model
 
 from access import may
 from errors import (
+    Bilingual,
     BodyTooLarge,
     IdempotencyMismatch,
     InvalidRequest,
@@ -25,9 +26,9 @@ from idempotency import fingerprint_of
 from problems import as_chat_error, check_length, language_of, mark_of, page_of, problems
 from run import LIMITS, ToolLimit
 from runtime import Runtime
-from shapes import REPLAYED, ChatReply, ConversationId, IdempotencyKey, Page, Said, Shape
+from shapes import REPLAYED, ChatReply, ConversationId, IdempotencyKey, Page, Said, Shape, text_in
 from stream import EVENT_HEADERS, EVENTS, EventStream, begin_telling
-from turn import Question, Replayed, Turn
+from turn import Question, Replayed
 
 from .statistics import StatisticsReply, statistics
 from .store import ask_to_cancel, delete_run, get_run, list_runs
@@ -58,17 +59,16 @@ class RunRequest(Shape):
         """
         check_length("question", self.question, longest)
         if key and self.conversation_id is None:
-            detail = "a key is kept with the turn it stores, so it needs a conversation_id; leave the header out"
-            raise InvalidRequest(what=f"{KEY}: {detail}", errors=[{"field": KEY, "detail": detail}])
+            detail = Bilingual(
+                "a key is kept with the turn it stores, so it needs a conversation_id; leave the header out",
+                "键与其保存的轮次一同保留，因此需要 conversation_id；请去掉该请求头",
+            )
+            raise InvalidRequest(errors=[{"field": KEY, "detail": detail}])
         given = self.model_dump(exclude={"question", "include_trace", *LIMITS})
         asked = {limit.tool: getattr(self, name, None) for name, limit in LIMITS.items()}
         calls_of = {tool: calls for tool, calls in asked.items() if calls is not None}
         same = fingerprint_of({"api": "runs", **self.model_dump(exclude_none=True)}) if key else ""
         return Question(owner=owner, message=self.question, max_calls_of=calls_of, key=key, fingerprint=same, **given)
-
-    def body_in(self, language: str) -> Callable[[Turn], str]:
-        """What makes the body of the answer as text."""
-        return lambda turn: ChatReply.of(turn, language, self.include_trace).model_dump_json(exclude_unset=True)
 
 
 def taking(limits: Mapping[str, ToolLimit]) -> Callable[[Route], Route]:
@@ -146,7 +146,7 @@ def add_asking(router: APIRouter, runtime: Runtime, caller: Callable[..., str | 
 
         Within a conversation, sent again with the same Idempotency-Key, it is answered again and not done again.
         """
-        body_of = body.body_in(language_of(request))
+        body_of = text_in(language_of(request), body.include_trace)
         turn = await runtime.turns.answer(body.asked_by(owner, longest, key), body_of=body_of)
         if isinstance(turn, Replayed):
             return Response(turn.body, headers=REPLAYED, media_type="application/json")
@@ -163,7 +163,7 @@ def add_asking(router: APIRouter, runtime: Runtime, caller: Callable[..., str | 
         def problem(error: Exception) -> dict[str, Any]:
             return as_chat_error(error, request.method).problem(language)
 
-        question, body_of = body.asked_by(owner, longest, key), body.body_in(language)
+        question, body_of = body.asked_by(owner, longest, key), text_in(language, body.include_trace)
         events, replayed = await begin_telling(runtime.turns, question, body_of, problem)
         return EventStream(events, headers=EVENT_HEADERS | (REPLAYED if replayed else {}))
 
